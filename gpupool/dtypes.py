@@ -1,0 +1,82 @@
+"""The element types: one row for each, read by the validator, the oracle and the plan alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from gpupool.errors import GpupoolTypeError
+
+
+@dataclass(frozen=True)
+class DType:
+    """One element type: its names in NumPy, ONNX and CUDA, and the type that its sums take.
+
+    >>> FLOAT16.cuda, FLOAT16.accumulator.name, FLOAT16.onnx
+    ('__half', 'float32', 'FLOAT16')
+    """
+
+    name: str
+    onnx: str
+    cuda: str
+    numpy: np.dtype[Any]
+    accumulator: np.dtype[Any]
+
+    @property
+    def is_float(self) -> bool:
+        """Whether the type has infinities and NaN."""
+        return self.numpy.kind not in "iu"
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return self.numpy.itemsize
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def _row(name: str, cuda: str, accumulator: type, scalar: Any = None) -> DType:
+    dtype = np.dtype(scalar or name)
+    onnx = {"float64": "DOUBLE", "float32": "FLOAT"}.get(name, name.upper())
+    return DType(name, onnx, cuda, dtype, np.dtype(accumulator))
+
+
+FLOAT64 = _row("float64", "double", np.float64)
+FLOAT32 = _row("float32", "float", np.float32)
+FLOAT16 = _row("float16", "__half", np.float32)
+BFLOAT16 = _row("bfloat16", "__nv_bfloat16", np.float32, ml_dtypes.bfloat16)
+INT8 = _row("int8", "signed char", np.int32)
+UINT8 = _row("uint8", "unsigned char", np.int32)
+
+DTYPES = (FLOAT64, FLOAT32, FLOAT16, BFLOAT16, INT8, UINT8)
+FLOATS = tuple(row for row in DTYPES if row.is_float)
+_BY_NUMPY = {row.numpy: row for row in DTYPES}
+_BY_NAME = {row.name: row for row in DTYPES}
+
+
+def find(name: str, dtype: object) -> DType:
+    """Return the row of a dtype given as a NumPy dtype, a scalar type or a name.
+
+    >>> find("x", "bfloat16")
+    bfloat16
+    """
+    if isinstance(dtype, DType):
+        return dtype
+    if isinstance(dtype, str) and dtype in _BY_NAME:
+        return _BY_NAME[dtype]
+    try:
+        numpy = np.dtype(dtype)  # type: ignore[call-overload]
+    except TypeError:
+        raise GpupoolTypeError(f"{name} {dtype!r} is not a dtype; {_allowed()}") from None
+    row = _BY_NUMPY.get(numpy)
+    if row is None or not numpy.isnative:
+        raise GpupoolTypeError(f"{name} {numpy!r} is not supported; {_allowed()}")
+    return row
+
+
+def _allowed() -> str:
+    return f"allowed: {', '.join(_BY_NAME)}"

@@ -1,0 +1,467 @@
+"""From ONNX attributes to a frozen problem of plain integers: the one gate for every path.
+
+``resolve`` runs every check on attributes, shapes and dtypes, in Python integers, before anything
+is allocated, compiled or launched. Functions, command line, ONNX models and plans all come through
+here; what leaves is a problem that the oracle and the kernels compute without further questions.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gpupool import opset as opsets
+from gpupool import validate
+from gpupool.dtypes import FLOATS, DType, find
+from gpupool.errors import GpupoolMemoryError, GpupoolTypeError, GpupoolValueError
+from gpupool.window import AUTO_PADS, Window, covering, out_shape, window
+
+MAX_SAMPLES = 2**24
+"""RoiAlign: the most samples in one bin, as many as the pixels of a 4096 x 4096 image."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """One result of a problem: its ONNX name, shape and dtype."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the contiguous result."""
+        return prod(self.shape) * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """What all problems share: operator, element type and the layout of x."""
+
+    op: str
+    dtype: DType
+    shape: tuple[int, ...]
+    channels_last: bool
+
+    @property
+    def spatial_axes(self) -> tuple[int, ...]:
+        """Axis numbers of D1 .. Dn in x's own layout."""
+        first = 1 if self.channels_last else 2
+        return tuple(range(first, first + len(self.shape) - 2))
+
+    @property
+    def channel_axis(self) -> int:
+        """Axis number of C in x's own layout."""
+        return len(self.shape) - 1 if self.channels_last else 1
+
+    @property
+    def batch(self) -> int:
+        """N."""
+        return self.shape[0]
+
+    @property
+    def channels(self) -> int:
+        """C."""
+        return self.shape[self.channel_axis]
+
+    @property
+    def spatial(self) -> tuple[int, ...]:
+        """D1 .. Dn."""
+        return tuple(self.shape[axis] for axis in self.spatial_axes)
+
+    def laid_out(self, batch: int, spatial: Sequence[int]) -> tuple[int, ...]:
+        """Arrange N, C and spatial sizes in the layout of x."""
+        if self.channels_last:
+            return (batch, *spatial, self.channels)
+        return (batch, self.channels, *spatial)
+
+
+@dataclass(frozen=True)
+class PoolProblem(_Problem):
+    """A window reduced to one number: Max, Average and Lp, sliding or global."""
+
+    reduction: str
+    out_dtype: DType
+    window: Window
+    indices: bool = False
+    storage_order: int = 0
+    count_include_pad: bool = False
+    p: float = 2.0
+
+    @property
+    def outputs(self) -> tuple[Output, ...]:
+        """Y, and Indices where they are asked for."""
+        shape = self.laid_out(self.batch, out_shape(self.window))
+        y = Output("Y", shape, self.out_dtype.numpy)
+        return (y, Output("Indices", shape, np.dtype(np.int64))) if self.indices else (y,)
+
+
+@dataclass(frozen=True)
+class UnpoolProblem(_Problem):
+    """MaxUnpool: values scattered to flat positions of a zero-filled output."""
+
+    out_shape: tuple[int, ...]
+
+    @property
+    def outputs(self) -> tuple[Output, ...]:
+        """The unpooled array."""
+        return (Output("output", self.out_shape, self.dtype.numpy),)
+
+
+@dataclass(frozen=True)
+class RoiProblem(_Problem):
+    """MaxRoiPool and RoiAlign: each region of interest reduced to height x width bins."""
+
+    num_rois: int
+    pooled: tuple[int, int]
+    spatial_scale: float
+    mode: str = "max"
+    sampling_ratio: int = 0
+    half_pixel: bool = False
+
+    @property
+    def outputs(self) -> tuple[Output, ...]:
+        """Y: num_rois x C x height x width."""
+        return (Output("Y", self.laid_out(self.num_rois, self.pooled), self.dtype.numpy),)
+
+
+Problem = PoolProblem | UnpoolProblem | RoiProblem
+
+
+def resolve(op: str, shape: Sequence[int], dtype: object, **attributes: Any) -> Problem:
+    """Check everything that can be known without the values and return the frozen problem.
+
+    >>> resolve("max", (1, 64, 112, 112), "float16", kernel_shape=3, strides=2, pads=1).outputs[0]
+    Output(name='Y', shape=(1, 64, 56, 56), dtype=dtype('float16'))
+    """
+    operator = opsets.find(op)
+    checked = validate.shape("x_shape", shape)
+    return _RESOLVERS[operator.name](operator.name, checked, find("dtype", dtype), **attributes)
+
+
+def _layout(shape: tuple[int, ...], channels_last: object) -> tuple[bool, tuple[int, ...]]:
+    last = validate.flag("channels_last", channels_last)
+    if len(shape) < 3:
+        raise GpupoolValueError(
+            f"x has shape {shape}, rank {len(shape)}: expected at least 3 axes, "
+            f"{'N, D1 .. Dn, C' if last else 'N, C, D1 .. Dn'}"
+        )
+    spatial = shape[1:-1] if last else shape[2:]
+    if 0 in spatial:
+        raise GpupoolValueError(f"x has shape {shape}: every spatial size must be at least 1")
+    return last, spatial
+
+
+def _gate(
+    op: str, opset: int | None, dtype: DType, outputs: int = 1, channels_last: bool = False,
+    extensions: tuple[str, ...] = (), **used: bool,
+) -> None:
+    attributes = tuple(name for name, differs in used.items() if differs)
+    if channels_last:
+        extensions = ("channels_last", *extensions)
+    opsets.check(op, opset, dtype, attributes, outputs, extensions)
+
+
+def _resolve_window(
+    op: str,
+    spatial: tuple[int, ...],
+    kernel_shape: object,
+    strides: object,
+    pads: object,
+    dilations: object,
+    auto_pad: object,
+    ceil_mode: bool,
+) -> Window:
+    n = len(spatial)
+    if kernel_shape is None:
+        raise GpupoolTypeError(f"kernel_shape: {op} needs it, {n} integer(s) or one for all axes")
+    auto = validate.choice("auto_pad", auto_pad, AUTO_PADS)
+    pairs = ((0, 0),) * n if pads is None else validate.pads_per_axis(pads, n)
+    if auto != "NOTSET" and any(map(any, pairs)):
+        raise GpupoolValueError(
+            f"pads = {pads!r} with auto_pad = {auto!r}: give explicit pads or auto_pad, not both"
+        )
+    return window(
+        spatial,
+        validate.per_axis("kernel_shape", kernel_shape, n, 1),
+        validate.per_axis("strides", 1 if strides is None else strides, n, 1),
+        validate.per_axis("dilations", 1 if dilations is None else dilations, n, 1),
+        pairs,
+        auto,
+        ceil_mode,
+    )
+
+
+def _used(value: object) -> bool:
+    """Whether an integer list differs from absent and from ONNX's default of all ones."""
+    return value is not None and any(n != 1 for n in np.atleast_1d(np.asarray(value)))
+
+
+def _max_pool(
+    op: str, shape: tuple[int, ...], dtype: DType, kernel_shape: object = None, *,
+    strides: object = None, pads: object = None, dilations: object = None,
+    auto_pad: object = "NOTSET", ceil_mode: object = False, storage_order: object = 0,
+    return_indices: object = False, channels_last: object = False, opset: int | None = None,
+) -> PoolProblem:
+    last, spatial = _layout(shape, channels_last)
+    ceil = validate.flag("ceil_mode", ceil_mode)
+    order = int(validate.flag("storage_order", storage_order))
+    indices = validate.flag("return_indices", return_indices)
+    axes = _resolve_window(
+        op, spatial, kernel_shape, strides, pads, dilations, auto_pad, ceil
+    )
+    _gate(
+        op, opset, dtype, 1 + indices, last,
+        dilations=_used(dilations), ceil_mode=ceil, storage_order=bool(order),
+    )
+    if order and last:
+        raise GpupoolValueError(
+            "storage_order = 1 with channels_last = True: column-major positions are defined for "
+            "N x C x D1 .. Dn only"
+        )
+    return PoolProblem(
+        op, dtype, shape, last, "max", dtype, axes, indices=indices, storage_order=order
+    )
+
+
+def _average_pool(
+    op: str, shape: tuple[int, ...], dtype: DType, kernel_shape: object = None, *,
+    strides: object = None, pads: object = None, dilations: object = None,
+    auto_pad: object = "NOTSET", ceil_mode: object = False, count_include_pad: object = False,
+    dtype_out: object = None, channels_last: object = False, opset: int | None = None,
+) -> PoolProblem:
+    last, spatial = _layout(shape, channels_last)
+    ceil = validate.flag("ceil_mode", ceil_mode)
+    include = validate.flag("count_include_pad", count_include_pad)
+    axes = _resolve_window(
+        op, spatial, kernel_shape, strides, pads, dilations, auto_pad, ceil
+    )
+    out_dtype = _mean_dtype(dtype, dtype_out)
+    _gate(
+        op, opset, dtype, 1, last, ("dtype",) if dtype_out is not None else (),
+        dilations=_used(dilations), ceil_mode=ceil, count_include_pad=include,
+    )
+    return PoolProblem(
+        op, dtype, shape, last, "average", out_dtype, axes, count_include_pad=include
+    )
+
+
+def _mean_dtype(dtype: DType, asked: object) -> DType:
+    if asked is None:
+        return dtype
+    out = find("dtype", asked)
+    if dtype.is_float:
+        raise GpupoolTypeError(
+            f"dtype = {out} for a {dtype} x: dtype is for int8 and uint8 input only, "
+            f"the average of floats has the dtype of x"
+        )
+    if not out.is_float:
+        allowed = ", ".join(row.name for row in FLOATS)
+        raise GpupoolTypeError(f"dtype = {out} must be a float dtype: {allowed}")
+    return out
+
+
+def _lp_pool(
+    op: str, shape: tuple[int, ...], dtype: DType, kernel_shape: object = None, *,
+    p: object = 2, strides: object = None, pads: object = None, dilations: object = None,
+    auto_pad: object = "NOTSET", ceil_mode: object = False, channels_last: object = False,
+    opset: int | None = None,
+) -> PoolProblem:
+    last, spatial = _layout(shape, channels_last)
+    ceil = validate.flag("ceil_mode", ceil_mode)
+    axes = _resolve_window(
+        op, spatial, kernel_shape, strides, pads, dilations, auto_pad, ceil
+    )
+    _gate(op, opset, dtype, 1, last, dilations=_used(dilations), ceil_mode=ceil)
+    return PoolProblem(op, dtype, shape, last, "lp", dtype, axes, p=_norm(op, p, opset))
+
+
+def _norm(op: str, p: object, opset: int | None) -> float:
+    checked = validate.positive("p", p)
+    if opset is not None and opsets.OPERATORS[op].at(opset).attributes["p"].type == "INT":
+        validate.integer("p", p, 1)
+    return checked
+
+
+def _global_pool(
+    op: str, shape: tuple[int, ...], dtype: DType, *, p: object = 2, dtype_out: object = None,
+    channels_last: object = False, opset: int | None = None,
+) -> PoolProblem:
+    last, spatial = _layout(shape, channels_last)
+    reduction = opsets.OPERATORS[op].short.removeprefix("global-")
+    out_dtype = _mean_dtype(dtype, dtype_out)
+    _gate(op, opset, dtype, 1, last, ("dtype",) if dtype_out is not None else ())
+    norm = _norm(op, p, opset) if reduction == "lp" else 2.0
+    return PoolProblem(op, dtype, shape, last, reduction, out_dtype, covering(spatial), p=norm)
+
+
+def _global_max_pool(op: str, shape: tuple[int, ...], dtype: DType, *, channels_last: object = False,
+                     opset: int | None = None) -> PoolProblem:
+    return _global_pool(op, shape, dtype, channels_last=channels_last, opset=opset)
+
+
+def _global_lp_pool(op: str, shape: tuple[int, ...], dtype: DType, *, p: object = 2,
+                    channels_last: object = False, opset: int | None = None) -> PoolProblem:
+    return _global_pool(op, shape, dtype, p=p, channels_last=channels_last, opset=opset)
+
+
+def _global_average_pool(op: str, shape: tuple[int, ...], dtype: DType, *, dtype_out: object = None,
+                         channels_last: object = False, opset: int | None = None) -> PoolProblem:
+    return _global_pool(op, shape, dtype, dtype_out=dtype_out, channels_last=channels_last, opset=opset)
+
+
+def _max_unpool(
+    op: str, shape: tuple[int, ...], dtype: DType, kernel_shape: object = None, *,
+    strides: object = None, pads: object = None, output_shape: object = None,
+    channels_last: object = False, opset: int | None = None,
+) -> UnpoolProblem:
+    last, spatial = _layout(shape, channels_last)
+    n = len(spatial)
+    if kernel_shape is None:
+        raise GpupoolTypeError(f"kernel_shape: {op} needs it, {n} integer(s) or one for all axes")
+    kernel = validate.per_axis("kernel_shape", kernel_shape, n, 1)
+    stride = validate.per_axis("strides", 1 if strides is None else strides, n, 1)
+    pairs = ((0, 0),) * n if pads is None else validate.pads_per_axis(pads, n)
+    _gate(op, opset, dtype, 1, last)
+    inferred = tuple(
+        (size - 1) * s - sum(pad) + k
+        for size, s, pad, k in zip(spatial, stride, pairs, kernel, strict=True)
+    )
+    if min(inferred) < 1:
+        raise GpupoolValueError(
+            f"pads = {pads!r} leave no output: (size - 1) * stride - pads + kernel = {inferred}, "
+            f"every axis must be at least 1"
+        )
+    channels = shape[-1] if last else shape[1]
+    full = (shape[0], *inferred, channels) if last else (shape[0], channels, *inferred)
+    if output_shape is not None:
+        full = _checked_output_shape(validate.shape("output_shape", output_shape), full, last)
+    return UnpoolProblem(op, dtype, shape, last, full)
+
+
+def _checked_output_shape(
+    asked: tuple[int, ...], inferred: tuple[int, ...], last: bool
+) -> tuple[int, ...]:
+    channel = len(inferred) - 1 if last else 1
+    fixed = (0, channel)
+    if len(asked) != len(inferred) or any(
+        have != least if axis in fixed else have < least
+        for axis, (have, least) in enumerate(zip(asked, inferred, strict=False))
+    ):
+        raise GpupoolValueError(
+            f"output_shape = {asked} must have the N and C of the inferred shape {inferred} and "
+            f"spatial sizes of at least the inferred ones"
+        )
+    return asked
+
+
+def _roi(shape: tuple[int, ...], channels_last: object, num_rois: object) -> tuple[bool, int]:
+    last, _ = _layout(shape, channels_last)
+    if len(shape) != 4:
+        raise GpupoolValueError(f"x has shape {shape}, rank {len(shape)}: RoI operators need rank 4")
+    return last, validate.integer("num_rois", num_rois, 0)
+
+
+def _max_roi_pool(
+    op: str, shape: tuple[int, ...], dtype: DType, pooled_shape: object, *,
+    spatial_scale: object = 1.0, num_rois: object = 0, channels_last: object = False,
+    opset: int | None = None,
+) -> RoiProblem:
+    last, rois = _roi(shape, channels_last, num_rois)
+    height, width = validate.per_axis("pooled_shape", pooled_shape, 2, 1)
+    scale = validate.positive("spatial_scale", spatial_scale)
+    _gate(op, opset, dtype, 1, last)
+    return RoiProblem(op, dtype, shape, last, rois, (height, width), scale)
+
+
+COORDINATE_MODES = ("half_pixel", "output_half_pixel")
+
+
+def _roi_align(
+    op: str, shape: tuple[int, ...], dtype: DType, *, mode: object = "avg",
+    output_height: object = 1, output_width: object = 1, sampling_ratio: object = 0,
+    spatial_scale: object = 1.0, coordinate_transformation_mode: object = None,
+    num_rois: object = 0, channels_last: object = False, opset: int | None = None,
+) -> RoiProblem:
+    last, rois = _roi(shape, channels_last, num_rois)
+    pooled = (
+        validate.integer("output_height", output_height, 1),
+        validate.integer("output_width", output_width, 1),
+    )
+    ratio = validate.integer("sampling_ratio", sampling_ratio, 0)
+    if ratio**2 > MAX_SAMPLES:
+        raise GpupoolValueError(
+            f"sampling_ratio = {ratio} means {ratio**2} samples in a bin, above the {MAX_SAMPLES} "
+            f"allowed"
+        )
+    _gate(
+        op, opset, dtype, 1, last,
+        coordinate_transformation_mode=coordinate_transformation_mode is not None,
+    )
+    coordinates = coordinate_transformation_mode
+    if coordinates is None:
+        coordinates = COORDINATE_MODES[0 if opset is None or opset >= 16 else 1]
+    name = validate.choice("coordinate_transformation_mode", coordinates, COORDINATE_MODES)
+    return RoiProblem(
+        op, dtype, shape, last, rois, pooled,
+        validate.positive("spatial_scale", spatial_scale),
+        validate.choice("mode", mode, ("avg", "max")), ratio, name == "half_pixel",
+    )
+
+
+_RESOLVERS: dict[str, Any] = {
+    "MaxPool": _max_pool,
+    "AveragePool": _average_pool,
+    "LpPool": _lp_pool,
+    "GlobalMaxPool": _global_max_pool,
+    "GlobalAveragePool": _global_average_pool,
+    "GlobalLpPool": _global_lp_pool,
+    "MaxUnpool": _max_unpool,
+    "MaxRoiPool": _max_roi_pool,
+    "RoiAlign": _roi_align,
+}
+
+
+def output_shape(op: str, x_shape: Sequence[int], /, *args: Any, **attributes: Any) -> tuple[int, ...]:
+    """Return the shape of Y that ``op`` gives for an x of ``x_shape``, without any array.
+
+    Takes the operator by its ONNX name or short form ("MaxPool" or "max") and the attributes of
+    its function. Raises GpupoolValueError or GpupoolTypeError as the function would. Source: the
+    shape rules of the ONNX operators, ``gpupool.window``.
+
+    >>> output_shape("max", (1, 64, 112, 112), 3, strides=2, pads=1)
+    (1, 64, 56, 56)
+    >>> output_shape("GlobalLpPool", (2, 3, 5, 7))
+    (2, 3, 1, 1)
+    """
+    if args:
+        name = "pooled_shape" if opsets.find(op).name == "MaxRoiPool" else "kernel_shape"
+        if len(args) > 1 or name in attributes:
+            raise TypeError(f"output_shape() takes {name} once, and the rest by keyword")
+        attributes[name] = args[0]
+    return resolve(op, x_shape, "float32", **attributes).outputs[0].shape
+
+
+def check_bytes(outputs: Sequence[Output]) -> None:
+    """Refuse outputs that exceed GPUPOOL_MAX_BYTES or any address space, before allocating."""
+    needed = sum(output.nbytes for output in outputs)
+    limit = os.environ.get("GPUPOOL_MAX_BYTES")
+    ceiling = 2**63 - 1 if not limit else validate.integer("GPUPOOL_MAX_BYTES", _int(limit), 0, 2**63 - 1)
+    if needed > ceiling:
+        shapes = ", ".join(f"{o.name} {o.shape} {o.dtype}" for o in outputs)
+        raise GpupoolMemoryError(
+            f"the output ({shapes}) needs {needed} bytes, above "
+            + (f"GPUPOOL_MAX_BYTES = {limit}" if limit else "what any machine can address")
+        )
+
+
+def _int(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise GpupoolValueError(f"GPUPOOL_MAX_BYTES = {text!r} must be an integer") from None

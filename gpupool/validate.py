@@ -1,0 +1,149 @@
+"""Argument values: what a single argument may be, said once for every path into the library."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+from gpupool.errors import GpupoolTypeError, GpupoolValueError
+
+INT32_MAX = 2**31 - 1
+
+
+def integer(name: str, value: object, low: int, high: int = INT32_MAX) -> int:
+    """Return ``value`` as an int within ``[low, high]``; bools and floats are refused.
+
+    >>> integer("strides", 2, 1)
+    2
+    """
+    if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):
+        raise GpupoolTypeError(f"{name} must be an integer, not the bool {value!r}")
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise GpupoolTypeError(
+            f"{name} must be an integer, not {value!r} of type {type(value).__name__}"
+        ) from None
+    if not low <= number <= high:
+        raise GpupoolValueError(f"{name} = {number} is outside the allowed range {low} .. {high}")
+    return number
+
+
+def flag(name: str, value: object) -> bool:
+    """Return ``value`` as a bool: True, False, 0 or 1.
+
+    >>> flag("ceil_mode", 1)
+    True
+    """
+    if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):
+        return bool(value)
+    return bool(integer(name, value, 0, 1))
+
+
+def integers(name: str, value: object, low: int) -> tuple[int, ...] | None:
+    """Return a sequence as a tuple of checked integers, or None where ``value`` is one integer.
+
+    >>> integers("strides", [2, 1], 1), integers("strides", 2, 1)
+    ((2, 1), None)
+    """
+    if isinstance(value, (str, bytes, dict, set)):
+        raise GpupoolTypeError(f"{name} must be an integer or a sequence of integers, not {value!r}")
+    if not isinstance(value, Iterable) or getattr(value, "ndim", None) == 0:
+        return None
+    return tuple(integer(f"{name}[{i}]", item, low) for i, item in enumerate(value))
+
+
+def per_axis(name: str, value: object, axes: int, low: int) -> tuple[int, ...]:
+    """Return one integer for each of ``axes`` spatial axes; a single integer serves them all.
+
+    >>> per_axis("strides", 2, 3, 1)
+    (2, 2, 2)
+    """
+    numbers = integers(name, value, low)
+    if numbers is None:
+        return (integer(name, value, low),) * axes
+    if len(numbers) != axes:
+        raise GpupoolValueError(
+            f"{name} = {numbers} has {len(numbers)} value(s), expected {axes}: "
+            f"one for each spatial axis, or a single integer for all"
+        )
+    return numbers
+
+
+def pads_per_axis(value: object, axes: int) -> tuple[tuple[int, int], ...]:
+    """Return the (begin, end) pad of each axis from ONNX's 2n numbers or one integer for all.
+
+    >>> pads_per_axis([0, 1, 2, 3], 2)
+    ((0, 2), (1, 3))
+    """
+    numbers = integers("pads", value, 0)
+    if numbers is None:
+        both = integer("pads", value, 0)
+        return ((both, both),) * axes
+    if len(numbers) == 2 * axes:
+        return tuple(zip(numbers[:axes], numbers[axes:], strict=True))
+    message = (
+        f"pads = {numbers} has {len(numbers)} value(s), expected {2 * axes} "
+        f"(all begins, then all ends) or a single integer for all"
+    )
+    if len(numbers) == axes:
+        interleaved = tuple(n for n in numbers for _ in range(2))
+        message += (
+            f"; did you mean {numbers * 2} (the same pad at the begin and the end of each axis) "
+            f"or {interleaved} (begin, end, begin, end read as begins, then ends)?"
+        )
+    raise GpupoolValueError(message)
+
+
+def number(name: str, value: object) -> float:
+    """Return ``value`` as a float; bools, strings and arrays are refused.
+
+    >>> number("p", 2)
+    2.0
+    """
+    if isinstance(value, (bool, str, bytes)) or not hasattr(value, "__float__"):
+        raise GpupoolTypeError(f"{name} must be a number, not {value!r}")
+    if getattr(value, "ndim", 0) != 0:
+        raise GpupoolTypeError(f"{name} must be a single number, not an array")
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def positive(name: str, value: object) -> float:
+    """Return ``value`` as a finite float above zero.
+
+    >>> positive("spatial_scale", 0.25)
+    0.25
+    """
+    checked = number(name, value)
+    if not (math.isfinite(checked) and checked > 0):
+        raise GpupoolValueError(f"{name} = {value!r} must be finite and greater than 0")
+    return checked
+
+
+def choice(name: str, value: object, allowed: tuple[str, ...]) -> str:
+    """Return ``value`` when it is one of the ``allowed`` strings.
+
+    >>> choice("auto_pad", "VALID", ("NOTSET", "VALID"))
+    'VALID'
+    """
+    if not isinstance(value, str):
+        raise GpupoolTypeError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
+    if value not in allowed:
+        raise GpupoolValueError(f"{name} = {value!r} must be one of {', '.join(allowed)}")
+    return value
+
+
+def shape(name: str, value: Any) -> tuple[int, ...]:
+    """Return a shape as a tuple of integers of 0 and above.
+
+    >>> shape("x_shape", [1, 3, 8, 8])
+    (1, 3, 8, 8)
+    """
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        raise GpupoolTypeError(f"{name} must be a sequence of integers, not {value!r}")
+    return tuple(integer(f"{name}[{i}]", n, 0, 2**63 - 1) for i, n in enumerate(value))

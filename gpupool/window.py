@@ -1,0 +1,161 @@
+"""Geometry: which input positions each output reads, one integer rule mapped over the axes.
+
+For output ``o`` of an axis, tap ``j`` in ``0 .. kernel - 1`` reads position
+``q = o * stride - pad_begin + j * dilation``. A tap is valid when ``0 <= q < size`` and counted
+(for ``count_include_pad``) when also padding may be read: ``q < size + pad_end``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from gpupool.errors import GpupoolValueError
+
+AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """The window along one spatial axis, everything resolved to integers.
+
+    >>> axis = Axis.resolve(5, kernel=3, stride=2, pads=(1, 1))
+    >>> axis.out, [axis.valid(o) for o in range(axis.out)]
+    (3, [range(0, 2), range(0, 3), range(0, 2)])
+    """
+
+    size: int
+    kernel: int
+    stride: int
+    dilation: int
+    pad_begin: int
+    pad_end: int
+    out: int
+
+    @classmethod
+    def resolve(
+        cls,
+        size: int,
+        kernel: int,
+        stride: int = 1,
+        dilation: int = 1,
+        pads: tuple[int, int] = (0, 0),
+        auto_pad: str = "NOTSET",
+        ceil_mode: bool = False,
+    ) -> Axis:
+        """Apply the ONNX output-size rule; ``out`` may be below 1, which the caller refuses."""
+        extent = (kernel - 1) * dilation + 1
+        begin, end = pads
+        if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+            out = -(-size // stride)
+            total = max((out - 1) * stride + extent - size, 0)
+            begin = total // 2 if auto_pad == "SAME_UPPER" else total - total // 2
+            end = total - begin
+        elif ceil_mode and auto_pad == "NOTSET":
+            out = -((extent - size - begin - end) // stride) + 1
+            if (out - 1) * stride >= size + begin:
+                out -= 1
+        else:
+            out = (size + begin + end - extent) // stride + 1
+        return cls(size, kernel, stride, dilation, begin, end, out)
+
+    @property
+    def extent(self) -> int:
+        """Positions from a window's first tap to its last: ``(kernel - 1) * dilation + 1``."""
+        return (self.kernel - 1) * self.dilation + 1
+
+    def start(self, o: int) -> int:
+        """Position of the first tap of window ``o``, which may lie in the padding."""
+        return o * self.stride - self.pad_begin
+
+    def taps(self, o: int) -> range:
+        """Taps ``j`` of window ``o`` that are valid: those that read the input."""
+        start = self.start(o)
+        first = max(0, -(start // self.dilation))
+        last = min(self.kernel, -((start - self.size) // self.dilation))
+        return range(first, max(first, last))
+
+    def valid(self, o: int) -> range:
+        """Positions that the valid taps of window ``o`` read."""
+        start, taps, d = self.start(o), self.taps(o), self.dilation
+        return range(start + taps.start * d, start + taps.stop * d, d)[: len(taps)]
+
+    def counted(self, o: int) -> int:
+        """Taps of window ``o`` that lie in the input or its explicit padding."""
+        beyond = self.size + self.pad_end - self.start(o)
+        return max(0, min(self.kernel, -(-beyond // self.dilation)))
+
+    def part(self, first: int, last: int) -> tuple[range, Axis]:
+        """Cut outputs ``first .. last - 1`` out: the input positions they need and their own axis.
+
+        The parts of an axis, computed one by one, give the whole: the clipped amounts become the
+        part's pads, so nothing is decided twice. A part that reads only padding keeps one position.
+        """
+        start = self.start(first)
+        stop = self.start(last - 1) + self.extent
+        low = min(max(start, 0), self.size - 1)
+        high = max(min(stop, self.size), low + 1)
+        pad_end = max(0, min(stop, self.size + self.pad_end) - high)
+        cut = Axis(
+            high - low, self.kernel, self.stride, self.dilation, low - start, pad_end, last - first
+        )
+        return range(low, high), cut
+
+
+Window = tuple[Axis, ...]
+
+
+def window(
+    sizes: Sequence[int],
+    kernel_shape: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    pads: Sequence[tuple[int, int]],
+    auto_pad: str = "NOTSET",
+    ceil_mode: bool = False,
+) -> Window:
+    """Resolve every spatial axis; an output size below 1 is a value error that shows why.
+
+    >>> [axis.out for axis in window((5, 7), (3, 3), (2, 1), (1, 1), ((1, 1), (0, 0)))]
+    [3, 5]
+    """
+    axes = tuple(
+        Axis.resolve(size, k, s, d, pad, auto_pad, ceil_mode)
+        for size, k, s, d, pad in zip(
+            sizes, kernel_shape, strides, dilations, pads, strict=True
+        )
+    )
+    for i, axis in enumerate(axes):
+        if axis.out < 1:
+            padded = axis.size + axis.pad_begin + axis.pad_end
+            raise GpupoolValueError(
+                f"the window is larger than the padded input on spatial axis {i}: "
+                f"extent {axis.extent} (kernel_shape {axis.kernel}, dilation {axis.dilation}) "
+                f"against {padded} = {axis.pad_begin} + {axis.size} + {axis.pad_end} "
+                f"(pad, size, pad)"
+            )
+    return axes
+
+
+def covering(sizes: Sequence[int]) -> Window:
+    """Return the window that covers the whole plane: what makes an operator global.
+
+    >>> covering((4, 6))[1].kernel
+    6
+    """
+    return tuple(Axis(size, size, 1, 1, 0, 0, 1) for size in sizes)
+
+
+def out_shape(axes: Window) -> tuple[int, ...]:
+    """Return the output size of every spatial axis."""
+    return tuple(axis.out for axis in axes)
+
+
+def taps_of(axes: Window) -> int:
+    """Return the largest number of valid taps that one window can have.
+
+    >>> taps_of(covering((4, 6)))
+    24
+    """
+    return prod(min(axis.kernel, -(-axis.size // axis.dilation)) for axis in axes)
