@@ -37,7 +37,9 @@ class Version:
     dtypes: frozenset[DType] = frozenset()
     outputs: int = 1
 
-    def plus(self, since: int, *dtypes: DType, outputs: int = 1, **attributes: Attribute) -> Version:
+    def plus(
+        self, since: int, *dtypes: DType, outputs: int = 1, **attributes: Attribute
+    ) -> Version:
         """Return the next version: this one with attributes, dtypes or an output more."""
         return replace(
             self,
@@ -94,7 +96,9 @@ def _first(since: int, **attributes: Attribute) -> Version:
     return Version(since, attributes, frozenset((FLOAT16, FLOAT32, FLOAT64)))
 
 
-def _history(first: Version, *changes: tuple[int, dict[str, Any], tuple[DType, ...]]) -> Iterator[Version]:
+def _history(
+    first: Version, *changes: tuple[int, dict[str, Any], tuple[DType, ...]]
+) -> Iterator[Version]:
     version = first
     yield version
     for since, brings, dtypes in changes:
@@ -226,7 +230,9 @@ def check(
     for name in attributes:
         if name not in version.attributes:
             since = operator.brought(lambda v, name=name: name in v.attributes)
-            raise GpupoolValueError(f"{name}: {op} has it since opset {since}, not at opset = {opset}")
+            raise GpupoolValueError(
+                f"{name}: {op} has it since opset {since}, not at opset = {opset}"
+            )
     if outputs > version.outputs:
         since = operator.brought(lambda v: v.outputs >= outputs)
         raise GpupoolValueError(

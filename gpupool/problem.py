@@ -141,7 +141,10 @@ def resolve(op: str, shape: Sequence[int], dtype: object, **attributes: Any) -> 
     """
     operator = opsets.find(op)
     checked = validate.shape("x_shape", shape)
-    return _RESOLVERS[operator.name](operator.name, checked, find("dtype", dtype), **attributes)
+    problem: Problem = _RESOLVERS[operator.name](
+        operator.name, checked, find("dtype", dtype), **attributes
+    )
+    return problem
 
 
 def _layout(shape: tuple[int, ...], channels_last: object) -> tuple[bool, tuple[int, ...]]:
@@ -158,8 +161,13 @@ def _layout(shape: tuple[int, ...], channels_last: object) -> tuple[bool, tuple[
 
 
 def _gate(
-    op: str, opset: int | None, dtype: DType, outputs: int = 1, channels_last: bool = False,
-    extensions: tuple[str, ...] = (), **used: bool,
+    op: str,
+    opset: int | None,
+    dtype: DType,
+    outputs: int = 1,
+    channels_last: bool = False,
+    extensions: tuple[str, ...] = (),
+    **used: bool,
 ) -> None:
     attributes = tuple(name for name, differs in used.items() if differs)
     if channels_last:
@@ -203,21 +211,35 @@ def _used(value: object) -> bool:
 
 
 def _max_pool(
-    op: str, shape: tuple[int, ...], dtype: DType, kernel_shape: object = None, *,
-    strides: object = None, pads: object = None, dilations: object = None,
-    auto_pad: object = "NOTSET", ceil_mode: object = False, storage_order: object = 0,
-    return_indices: object = False, channels_last: object = False, opset: int | None = None,
+    op: str,
+    shape: tuple[int, ...],
+    dtype: DType,
+    kernel_shape: object = None,
+    *,
+    strides: object = None,
+    pads: object = None,
+    dilations: object = None,
+    auto_pad: object = "NOTSET",
+    ceil_mode: object = False,
+    storage_order: object = 0,
+    return_indices: object = False,
+    channels_last: object = False,
+    opset: int | None = None,
 ) -> PoolProblem:
     last, spatial = _layout(shape, channels_last)
     ceil = validate.flag("ceil_mode", ceil_mode)
     order = int(validate.flag("storage_order", storage_order))
     indices = validate.flag("return_indices", return_indices)
-    axes = _resolve_window(
-        op, spatial, kernel_shape, strides, pads, dilations, auto_pad, ceil
-    )
+    axes = _resolve_window(op, spatial, kernel_shape, strides, pads, dilations, auto_pad, ceil)
     _gate(
-        op, opset, dtype, 1 + indices, last,
-        dilations=_used(dilations), ceil_mode=ceil, storage_order=bool(order),
+        op,
+        opset,
+        dtype,
+        1 + indices,
+        last,
+        dilations=_used(dilations),
+        ceil_mode=ceil,
+        storage_order=bool(order),
     )
     if order and last:
         raise GpupoolValueError(
@@ -230,25 +252,38 @@ def _max_pool(
 
 
 def _average_pool(
-    op: str, shape: tuple[int, ...], dtype: DType, kernel_shape: object = None, *,
-    strides: object = None, pads: object = None, dilations: object = None,
-    auto_pad: object = "NOTSET", ceil_mode: object = False, count_include_pad: object = False,
-    dtype_out: object = None, channels_last: object = False, opset: int | None = None,
+    op: str,
+    shape: tuple[int, ...],
+    dtype: DType,
+    kernel_shape: object = None,
+    *,
+    strides: object = None,
+    pads: object = None,
+    dilations: object = None,
+    auto_pad: object = "NOTSET",
+    ceil_mode: object = False,
+    count_include_pad: object = False,
+    out_dtype: object = None,
+    channels_last: object = False,
+    opset: int | None = None,
 ) -> PoolProblem:
     last, spatial = _layout(shape, channels_last)
     ceil = validate.flag("ceil_mode", ceil_mode)
     include = validate.flag("count_include_pad", count_include_pad)
-    axes = _resolve_window(
-        op, spatial, kernel_shape, strides, pads, dilations, auto_pad, ceil
-    )
-    out_dtype = _mean_dtype(dtype, dtype_out)
+    axes = _resolve_window(op, spatial, kernel_shape, strides, pads, dilations, auto_pad, ceil)
+    mean = _mean_dtype(dtype, out_dtype)
     _gate(
-        op, opset, dtype, 1, last, ("dtype",) if dtype_out is not None else (),
-        dilations=_used(dilations), ceil_mode=ceil, count_include_pad=include,
+        op,
+        opset,
+        dtype,
+        1,
+        last,
+        ("dtype",) if out_dtype is not None else (),
+        dilations=_used(dilations),
+        ceil_mode=ceil,
+        count_include_pad=include,
     )
-    return PoolProblem(
-        op, dtype, shape, last, "average", out_dtype, axes, count_include_pad=include
-    )
+    return PoolProblem(op, dtype, shape, last, "average", mean, axes, count_include_pad=include)
 
 
 def _mean_dtype(dtype: DType, asked: object) -> DType:
@@ -267,16 +302,23 @@ def _mean_dtype(dtype: DType, asked: object) -> DType:
 
 
 def _lp_pool(
-    op: str, shape: tuple[int, ...], dtype: DType, kernel_shape: object = None, *,
-    p: object = 2, strides: object = None, pads: object = None, dilations: object = None,
-    auto_pad: object = "NOTSET", ceil_mode: object = False, channels_last: object = False,
+    op: str,
+    shape: tuple[int, ...],
+    dtype: DType,
+    kernel_shape: object = None,
+    *,
+    p: object = 2,
+    strides: object = None,
+    pads: object = None,
+    dilations: object = None,
+    auto_pad: object = "NOTSET",
+    ceil_mode: object = False,
+    channels_last: object = False,
     opset: int | None = None,
 ) -> PoolProblem:
     last, spatial = _layout(shape, channels_last)
     ceil = validate.flag("ceil_mode", ceil_mode)
-    axes = _resolve_window(
-        op, spatial, kernel_shape, strides, pads, dilations, auto_pad, ceil
-    )
+    axes = _resolve_window(op, spatial, kernel_shape, strides, pads, dilations, auto_pad, ceil)
     _gate(op, opset, dtype, 1, last, dilations=_used(dilations), ceil_mode=ceil)
     return PoolProblem(op, dtype, shape, last, "lp", dtype, axes, p=_norm(op, p, opset))
 
@@ -289,36 +331,71 @@ def _norm(op: str, p: object, opset: int | None) -> float:
 
 
 def _global_pool(
-    op: str, shape: tuple[int, ...], dtype: DType, *, p: object = 2, dtype_out: object = None,
-    channels_last: object = False, opset: int | None = None,
+    op: str,
+    shape: tuple[int, ...],
+    dtype: DType,
+    *,
+    p: object = 2,
+    out_dtype: object = None,
+    channels_last: object = False,
+    opset: int | None = None,
 ) -> PoolProblem:
     last, spatial = _layout(shape, channels_last)
     reduction = opsets.OPERATORS[op].short.removeprefix("global-")
-    out_dtype = _mean_dtype(dtype, dtype_out)
-    _gate(op, opset, dtype, 1, last, ("dtype",) if dtype_out is not None else ())
+    mean = _mean_dtype(dtype, out_dtype)
+    _gate(op, opset, dtype, 1, last, ("dtype",) if out_dtype is not None else ())
     norm = _norm(op, p, opset) if reduction == "lp" else 2.0
-    return PoolProblem(op, dtype, shape, last, reduction, out_dtype, covering(spatial), p=norm)
+    return PoolProblem(op, dtype, shape, last, reduction, mean, covering(spatial), p=norm)
 
 
-def _global_max_pool(op: str, shape: tuple[int, ...], dtype: DType, *, channels_last: object = False,
-                     opset: int | None = None) -> PoolProblem:
+def _global_max_pool(
+    op: str,
+    shape: tuple[int, ...],
+    dtype: DType,
+    *,
+    channels_last: object = False,
+    opset: int | None = None,
+) -> PoolProblem:
     return _global_pool(op, shape, dtype, channels_last=channels_last, opset=opset)
 
 
-def _global_lp_pool(op: str, shape: tuple[int, ...], dtype: DType, *, p: object = 2,
-                    channels_last: object = False, opset: int | None = None) -> PoolProblem:
+def _global_lp_pool(
+    op: str,
+    shape: tuple[int, ...],
+    dtype: DType,
+    *,
+    p: object = 2,
+    channels_last: object = False,
+    opset: int | None = None,
+) -> PoolProblem:
     return _global_pool(op, shape, dtype, p=p, channels_last=channels_last, opset=opset)
 
 
-def _global_average_pool(op: str, shape: tuple[int, ...], dtype: DType, *, dtype_out: object = None,
-                         channels_last: object = False, opset: int | None = None) -> PoolProblem:
-    return _global_pool(op, shape, dtype, dtype_out=dtype_out, channels_last=channels_last, opset=opset)
+def _global_average_pool(
+    op: str,
+    shape: tuple[int, ...],
+    dtype: DType,
+    *,
+    out_dtype: object = None,
+    channels_last: object = False,
+    opset: int | None = None,
+) -> PoolProblem:
+    return _global_pool(
+        op, shape, dtype, out_dtype=out_dtype, channels_last=channels_last, opset=opset
+    )
 
 
 def _max_unpool(
-    op: str, shape: tuple[int, ...], dtype: DType, kernel_shape: object = None, *,
-    strides: object = None, pads: object = None, output_shape: object = None,
-    channels_last: object = False, opset: int | None = None,
+    op: str,
+    shape: tuple[int, ...],
+    dtype: DType,
+    kernel_shape: object = None,
+    *,
+    strides: object = None,
+    pads: object = None,
+    output_shape: object = None,
+    channels_last: object = False,
+    opset: int | None = None,
 ) -> UnpoolProblem:
     last, spatial = _layout(shape, channels_last)
     n = len(spatial)
@@ -363,13 +440,21 @@ def _checked_output_shape(
 def _roi(shape: tuple[int, ...], channels_last: object, num_rois: object) -> tuple[bool, int]:
     last, _ = _layout(shape, channels_last)
     if len(shape) != 4:
-        raise GpupoolValueError(f"x has shape {shape}, rank {len(shape)}: RoI operators need rank 4")
+        raise GpupoolValueError(
+            f"x has shape {shape}, rank {len(shape)}: RoI operators need rank 4"
+        )
     return last, validate.integer("num_rois", num_rois, 0)
 
 
 def _max_roi_pool(
-    op: str, shape: tuple[int, ...], dtype: DType, pooled_shape: object, *,
-    spatial_scale: object = 1.0, num_rois: object = 0, channels_last: object = False,
+    op: str,
+    shape: tuple[int, ...],
+    dtype: DType,
+    pooled_shape: object,
+    *,
+    spatial_scale: object = 1.0,
+    num_rois: object = 0,
+    channels_last: object = False,
     opset: int | None = None,
 ) -> RoiProblem:
     last, rois = _roi(shape, channels_last, num_rois)
@@ -383,10 +468,19 @@ COORDINATE_MODES = ("half_pixel", "output_half_pixel")
 
 
 def _roi_align(
-    op: str, shape: tuple[int, ...], dtype: DType, *, mode: object = "avg",
-    output_height: object = 1, output_width: object = 1, sampling_ratio: object = 0,
-    spatial_scale: object = 1.0, coordinate_transformation_mode: object = None,
-    num_rois: object = 0, channels_last: object = False, opset: int | None = None,
+    op: str,
+    shape: tuple[int, ...],
+    dtype: DType,
+    *,
+    mode: object = "avg",
+    output_height: object = 1,
+    output_width: object = 1,
+    sampling_ratio: object = 0,
+    spatial_scale: object = 1.0,
+    coordinate_transformation_mode: object = None,
+    num_rois: object = 0,
+    channels_last: object = False,
+    opset: int | None = None,
 ) -> RoiProblem:
     last, rois = _roi(shape, channels_last, num_rois)
     pooled = (
@@ -400,7 +494,11 @@ def _roi_align(
             f"allowed"
         )
     _gate(
-        op, opset, dtype, 1, last,
+        op,
+        opset,
+        dtype,
+        1,
+        last,
         coordinate_transformation_mode=coordinate_transformation_mode is not None,
     )
     coordinates = coordinate_transformation_mode
@@ -408,9 +506,16 @@ def _roi_align(
         coordinates = COORDINATE_MODES[0 if opset is None or opset >= 16 else 1]
     name = validate.choice("coordinate_transformation_mode", coordinates, COORDINATE_MODES)
     return RoiProblem(
-        op, dtype, shape, last, rois, pooled,
+        op,
+        dtype,
+        shape,
+        last,
+        rois,
+        pooled,
         validate.positive("spatial_scale", spatial_scale),
-        validate.choice("mode", mode, ("avg", "max")), ratio, name == "half_pixel",
+        validate.choice("mode", mode, ("avg", "max")),
+        ratio,
+        name == "half_pixel",
     )
 
 
@@ -427,7 +532,9 @@ _RESOLVERS: dict[str, Any] = {
 }
 
 
-def output_shape(op: str, x_shape: Sequence[int], /, *args: Any, **attributes: Any) -> tuple[int, ...]:
+def output_shape(
+    op: str, x_shape: Sequence[int], /, *args: Any, **attributes: Any
+) -> tuple[int, ...]:
     """Return the shape of Y that ``op`` gives for an x of ``x_shape``, without any array.
 
     Takes the operator by its ONNX name or short form ("MaxPool" or "max") and the attributes of
@@ -451,7 +558,9 @@ def check_bytes(outputs: Sequence[Output]) -> None:
     """Refuse outputs that exceed GPUPOOL_MAX_BYTES or any address space, before allocating."""
     needed = sum(output.nbytes for output in outputs)
     limit = os.environ.get("GPUPOOL_MAX_BYTES")
-    ceiling = 2**63 - 1 if not limit else validate.integer("GPUPOOL_MAX_BYTES", _int(limit), 0, 2**63 - 1)
+    ceiling = (
+        2**63 - 1 if not limit else validate.integer("GPUPOOL_MAX_BYTES", _int(limit), 0, 2**63 - 1)
+    )
     if needed > ceiling:
         shapes = ", ".join(f"{o.name} {o.shape} {o.dtype}" for o in outputs)
         raise GpupoolMemoryError(

@@ -49,7 +49,9 @@ def integers(name: str, value: object, low: int) -> tuple[int, ...] | None:
     ((2, 1), None)
     """
     if isinstance(value, (str, bytes, dict, set)):
-        raise GpupoolTypeError(f"{name} must be an integer or a sequence of integers, not {value!r}")
+        raise GpupoolTypeError(
+            f"{name} must be an integer or a sequence of integers, not {value!r}"
+        )
     if not isinstance(value, Iterable) or getattr(value, "ndim", None) == 0:
         return None
     return tuple(integer(f"{name}[{i}]", item, low) for i, item in enumerate(value))

@@ -122,9 +122,7 @@ def window(
     """
     axes = tuple(
         Axis.resolve(size, k, s, d, pad, auto_pad, ceil_mode)
-        for size, k, s, d, pad in zip(
-            sizes, kernel_shape, strides, dilations, pads, strict=True
-        )
+        for size, k, s, d, pad in zip(sizes, kernel_shape, strides, dilations, pads, strict=True)
     )
     for i, axis in enumerate(axes):
         if axis.out < 1:

@@ -1,0 +1,38 @@
+"""gpupool: the ONNX pooling operators on NVIDIA GPUs, with a NumPy oracle that decides."""
+
+from gpupool.device import gpu_available, gpu_reason
+from gpupool.errors import GpupoolError, GpupoolMemoryError, GpupoolTypeError, GpupoolValueError
+from gpupool.ops import (
+    average_pool,
+    global_average_pool,
+    global_lp_pool,
+    global_max_pool,
+    lp_pool,
+    max_pool,
+    max_roi_pool,
+    max_unpool,
+    roi_align,
+)
+from gpupool.problem import output_shape
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "GpupoolError",
+    "GpupoolMemoryError",
+    "GpupoolTypeError",
+    "GpupoolValueError",
+    "__version__",
+    "average_pool",
+    "global_average_pool",
+    "global_lp_pool",
+    "global_max_pool",
+    "gpu_available",
+    "gpu_reason",
+    "lp_pool",
+    "max_pool",
+    "max_roi_pool",
+    "max_unpool",
+    "output_shape",
+    "roi_align",
+]

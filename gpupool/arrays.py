@@ -1,0 +1,58 @@
+"""What gpupool asks of an array, whatever library made it: its kind, its memory, its values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpupool.errors import GpupoolTypeError
+
+
+def kind(name: str, array: Any) -> str:
+    """Return which library's array this is: "numpy" or "cupy"; anything else is refused.
+
+    >>> kind("x", np.zeros(3))
+    'numpy'
+    """
+    if isinstance(array, np.ndarray) and not isinstance(array, np.ma.MaskedArray):
+        return "numpy"
+    if type(array).__module__.partition(".")[0] == "cupy" and hasattr(array, "data"):
+        return "cupy"
+    raise GpupoolTypeError(
+        f"{name} must be a NumPy or CuPy array, not {type(array).__module__}.{type(array).__name__}"
+    )
+
+
+def pointer(array: Any) -> int:
+    """Return the address of the first element."""
+    if isinstance(array, np.ndarray):
+        return int(array.__array_interface__["data"][0])
+    return int(array.data.ptr)
+
+
+def address_range(array: Any) -> range:
+    """Return the addresses that the array's elements span, empty for an empty array.
+
+    >>> x = np.zeros((4, 4), np.float32)
+    >>> len(address_range(x)), len(address_range(x[::-1, ::2]))
+    (64, 60)
+    """
+    if array.size == 0:
+        return range(0)
+    low = high = pointer(array)
+    for size, stride in zip(array.shape, array.strides, strict=True):
+        reach = (size - 1) * stride
+        low, high = low + min(reach, 0), high + max(reach, 0)
+    return range(low, high + array.dtype.itemsize)
+
+
+def overlap(a: Any, b: Any) -> bool:
+    """Whether the address ranges of two arrays meet."""
+    first, second = address_range(a), address_range(b)
+    return bool(first and second) and first.start < second.stop and second.start < first.stop
+
+
+def read_only(array: Any) -> bool:
+    """Whether the array's elements may not be written."""
+    return isinstance(array, np.ndarray) and not array.flags.writeable

@@ -1,0 +1,439 @@
+"""The public functions: one for each ONNX operator, for NumPy and CuPy arrays alike.
+
+The array's kind decides where the work is done: NumPy arrays go to the oracle on the CPU, CuPy
+arrays to the kernels on their own device. Nothing moves between the two by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from gpupool import arrays, oracle, values
+from gpupool.errors import GpupoolTypeError, GpupoolValueError
+from gpupool.problem import Output, Problem, check_bytes, resolve
+
+Ints = int | Sequence[int]
+
+
+class Backend(Protocol):
+    """Where a problem is computed: memory for its outputs and its arithmetic."""
+
+    def empty(self, output: Output, like: Any) -> Any:
+        """Return uninitialised memory for ``output`` beside the array ``like``."""
+
+    def run(self, problem: Problem, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
+        """Compute ``problem``; every argument is checked and nothing is empty."""
+
+
+BACKENDS: dict[str, Backend] = {"numpy": oracle}
+
+
+def max_pool(
+    x: Any,
+    kernel_shape: Ints,
+    *,
+    strides: Ints | None = None,
+    pads: Ints | None = None,
+    dilations: Ints | None = None,
+    auto_pad: str = "NOTSET",
+    ceil_mode: bool = False,
+    storage_order: int = 0,
+    return_indices: bool = False,
+    channels_last: bool = False,
+    opset: int | None = None,
+    out: Any = None,
+) -> Any:
+    """Take the maximum over every window, and on request where it was found.
+
+    ``y[n, c, o] = max of x[n, c, o * strides - pads + j * dilations]`` over the taps ``j`` that lie
+    in x, row-major, the first of equal maxima winning. NaN wins over everything; a window without a
+    valid tap gives -inf (the least integer) and index -1.
+
+    x is N x C x D1 .. Dn (or N x D1 .. Dn x C with ``channels_last``) of float16, bfloat16,
+    float32, float64, int8 or uint8; y has its dtype. Indices are int64 flat positions in x as
+    passed, so that ``x.ravel()[indices] == y`` where ``indices >= 0``; ``storage_order=1`` counts
+    the spatial part column-major. ``out`` (a pair with ``return_indices``) is filled and returned.
+    Raises GpupoolValueError, GpupoolTypeError or GpupoolMemoryError before anything is computed.
+    Source: ONNX MaxPool 1, 8, 10, 11, 12, 22.
+
+    >>> x = np.array([[[1.0, 5.0, 2.0, 4.0]]])
+    >>> max_pool(x, 2, strides=2, return_indices=True)
+    (array([[[5., 4.]]]), array([[[1, 3]]]))
+    >>> max_pool(np.zeros((1, 64, 112, 112), np.float16), 3, strides=2, pads=1).shape
+    (1, 64, 56, 56)
+    """
+    problem = _resolve(
+        "MaxPool",
+        x,
+        kernel_shape=kernel_shape,
+        strides=strides,
+        pads=pads,
+        dilations=dilations,
+        auto_pad=auto_pad,
+        ceil_mode=ceil_mode,
+        storage_order=storage_order,
+        return_indices=return_indices,
+        channels_last=channels_last,
+        opset=opset,
+    )
+    return _run(problem, (x,), out)
+
+
+def average_pool(
+    x: Any,
+    kernel_shape: Ints,
+    *,
+    strides: Ints | None = None,
+    pads: Ints | None = None,
+    dilations: Ints | None = None,
+    auto_pad: str = "NOTSET",
+    ceil_mode: bool = False,
+    count_include_pad: bool = False,
+    dtype: Any = None,
+    channels_last: bool = False,
+    opset: int | None = None,
+    out: Any = None,
+) -> Any:
+    """Take the mean over every window.
+
+    ``y = sum of valid taps / number of valid taps``, or divided by all taps up to the end of the
+    explicit padding with ``count_include_pad``; the overhang of ``ceil_mode`` is never counted and
+    a window without a valid tap gives 0. Sums are float32 (float64 for float64), exact for
+    integers, and rounded once; where a sum would overflow and the mean does not, the mean is right.
+
+    x is N x C x D1 .. Dn of float16, bfloat16, float32, float64, int8 or uint8; y has its dtype,
+    integers rounded half to even, or for 8-bit x the float ``dtype`` asked for.
+    Raises GpupoolValueError, GpupoolTypeError or GpupoolMemoryError before anything is computed.
+    Source: ONNX AveragePool 1, 7, 10, 11, 19, 22; 8-bit types and ``channels_last`` are gpupool's.
+
+    >>> average_pool(np.arange(1.0, 6.0).reshape(1, 1, 5), 4, strides=3, ceil_mode=True)
+    array([[[2.5, 4.5]]])
+    >>> average_pool(np.array([[[1, 2]]], np.uint8), 2, dtype="float32")
+    array([[[1.5]]], dtype=float32)
+    """
+    problem = _resolve(
+        "AveragePool",
+        x,
+        kernel_shape=kernel_shape,
+        strides=strides,
+        pads=pads,
+        dilations=dilations,
+        auto_pad=auto_pad,
+        ceil_mode=ceil_mode,
+        count_include_pad=count_include_pad,
+        out_dtype=dtype,
+        channels_last=channels_last,
+        opset=opset,
+    )
+    return _run(problem, (x,), out)
+
+
+def lp_pool(
+    x: Any,
+    kernel_shape: Ints,
+    *,
+    p: float = 2,
+    strides: Ints | None = None,
+    pads: Ints | None = None,
+    dilations: Ints | None = None,
+    auto_pad: str = "NOTSET",
+    ceil_mode: bool = False,
+    channels_last: bool = False,
+    opset: int | None = None,
+    out: Any = None,
+) -> Any:
+    """Take the p-norm over every window.
+
+    ``y = (sum of |x| ** p over valid taps) ** (1 / p)`` for a finite p > 0; no valid tap gives 0.
+    Nothing overflows or vanishes on the way where the norm itself does not; an infinite tap gives
+    inf and NaN wins over it.
+
+    x is N x C x D1 .. Dn of float16, bfloat16, float32 or float64; y has its dtype.
+    Raises GpupoolValueError, GpupoolTypeError or GpupoolMemoryError before anything is computed.
+    Source: ONNX LpPool 1, 2, 11, 18, 22.
+
+    >>> lp_pool(np.array([[[3.0, -4.0]]]), 2)
+    array([[[5.]]])
+    >>> lp_pool(np.array([[[300, 300]]], np.float16), 2)
+    array([[[424.2]]], dtype=float16)
+    """
+    problem = _resolve(
+        "LpPool",
+        x,
+        kernel_shape=kernel_shape,
+        p=p,
+        strides=strides,
+        pads=pads,
+        dilations=dilations,
+        auto_pad=auto_pad,
+        ceil_mode=ceil_mode,
+        channels_last=channels_last,
+        opset=opset,
+    )
+    return _run(problem, (x,), out)
+
+
+def global_max_pool(
+    x: Any, *, channels_last: bool = False, opset: int | None = None, out: Any = None
+) -> Any:
+    """Take the maximum of every plane: max_pool with the window equal to the spatial shape.
+
+    x is N x C x D1 .. Dn as in max_pool; y is N x C x 1 .. x 1 (N x 1 .. x 1 x C with
+    ``channels_last``). Raises as max_pool does. Source: ONNX GlobalMaxPool 1, 22; 8-bit types are
+    gpupool's.
+
+    >>> global_max_pool(np.arange(8.0).reshape(1, 2, 4))
+    array([[[3.],
+            [7.]]])
+    """
+    problem = _resolve("GlobalMaxPool", x, channels_last=channels_last, opset=opset)
+    return _run(problem, (x,), out)
+
+
+def global_average_pool(
+    x: Any,
+    *,
+    dtype: Any = None,
+    channels_last: bool = False,
+    opset: int | None = None,
+    out: Any = None,
+) -> Any:
+    """Take the mean of every plane: average_pool with the window equal to the spatial shape.
+
+    x is N x C x D1 .. Dn as in average_pool; y is N x C x 1 .. x 1, of the dtype of x or, for 8-bit
+    x, the float ``dtype`` asked for. Raises as average_pool does. Source: ONNX GlobalAveragePool
+    1, 22; 8-bit types are gpupool's.
+
+    >>> global_average_pool(np.ones((1, 1, 64, 64), "bfloat16")).astype(float)
+    array([[[[1.]]]])
+    """
+    problem = _resolve(
+        "GlobalAveragePool", x, out_dtype=dtype, channels_last=channels_last, opset=opset
+    )
+    return _run(problem, (x,), out)
+
+
+def global_lp_pool(
+    x: Any, *, p: float = 2, channels_last: bool = False, opset: int | None = None, out: Any = None
+) -> Any:
+    """Take the p-norm of every plane: lp_pool with the window equal to the spatial shape.
+
+    x is N x C x D1 .. Dn as in lp_pool; y is N x C x 1 .. x 1. Raises as lp_pool does. Source: ONNX
+    GlobalLpPool 1, 2, 22.
+
+    >>> global_lp_pool(np.array([[[[3.0, 0.0], [0.0, 4.0]]]]))
+    array([[[[5.]]]])
+    """
+    problem = _resolve("GlobalLpPool", x, p=p, channels_last=channels_last, opset=opset)
+    return _run(problem, (x,), out)
+
+
+def max_unpool(
+    x: Any,
+    indices: Any,
+    kernel_shape: Ints,
+    *,
+    strides: Ints | None = None,
+    pads: Ints | None = None,
+    output_shape: Sequence[int] | None = None,
+    channels_last: bool = False,
+    opset: int | None = None,
+    out: Any = None,
+) -> Any:
+    """Put every value back where max_pool found it, zeros elsewhere.
+
+    ``y.ravel()[indices] = x``; of repeated positions the highest position in x wins. y has
+    ``output_shape`` (the full shape in x's layout), or spatial sizes of
+    ``(D - 1) * strides - pads + kernel_shape``.
+
+    x is N x C x D1 .. Dn of float16, bfloat16, float32 or float64, indices int64 of its shape.
+    Raises GpupoolValueError for positions outside y, which costs one synchronisation with the
+    device, and otherwise as max_pool does. Source: ONNX MaxUnpool 9, 11, 22.
+
+    >>> max_unpool(np.array([[[5.0, 4.0]]]), np.array([[[1, 3]]]), 2, strides=2)
+    array([[[0., 5., 0., 4.]]])
+    """
+    problem = _resolve(
+        "MaxUnpool",
+        x,
+        kernel_shape=kernel_shape,
+        strides=strides,
+        pads=pads,
+        output_shape=output_shape,
+        channels_last=channels_last,
+        opset=opset,
+    )
+    _require("indices", indices, tuple(x.shape), "int64")
+    return _run(problem, (x, indices), out)
+
+
+def max_roi_pool(
+    x: Any,
+    rois: Any,
+    pooled_shape: Ints,
+    *,
+    spatial_scale: float = 1.0,
+    channels_last: bool = False,
+    opset: int | None = None,
+    out: Any = None,
+) -> Any:
+    """Take the maximum over each bin of each region of interest.
+
+    A row of ``rois`` is (image, x1, y1, x2, y2); corners times ``spatial_scale`` are rounded half
+    away from zero, the region of at least 1 x 1 is cut into ``pooled_shape`` bins whose edges are
+    floored and ceiled and clipped to the image. An empty bin gives 0, NaN wins.
+
+    x is N x C x H x W, rois R x 5 of the same dtype (float16, bfloat16, float32 or float64), y is
+    R x C x pooled_shape. Raises GpupoolValueError for an image outside 0 .. N - 1 or a corner that
+    is not finite or scales to 2**31 and above, which costs one synchronisation with the device.
+    Source: ONNX MaxRoiPool 1, 22.
+
+    >>> x = np.arange(16.0).reshape(1, 1, 4, 4)
+    >>> max_roi_pool(x, np.array([[0.0, 0, 0, 3, 3]]), 2)
+    array([[[[ 5.,  7.],
+             [13., 15.]]]])
+    """
+    problem = _resolve(
+        "MaxRoiPool",
+        x,
+        pooled_shape=pooled_shape,
+        spatial_scale=spatial_scale,
+        num_rois=_rows("rois", rois),
+        channels_last=channels_last,
+        opset=opset,
+    )
+    _require("rois", rois, (rois.shape[0], 5), x.dtype)
+    return _run(problem, (x, rois), out)
+
+
+def roi_align(
+    x: Any,
+    rois: Any,
+    batch_indices: Any,
+    *,
+    mode: str = "avg",
+    output_height: int = 1,
+    output_width: int = 1,
+    sampling_ratio: int = 0,
+    spatial_scale: float = 1.0,
+    coordinate_transformation_mode: str | None = None,
+    channels_last: bool = False,
+    opset: int | None = None,
+    out: Any = None,
+) -> Any:
+    """Take the mean or maximum of bilinear samples in each bin of each region of interest.
+
+    A row of ``rois`` is (x1, y1, x2, y2), scaled by ``spatial_scale``; "half_pixel" shifts it by
+    -0.5, "output_half_pixel" makes it at least 1 x 1 instead. Each of output_height x output_width
+    bins takes ``sampling_ratio`` samples an axis (0: ceil(region / bins)); one outside [-1, size]
+    contributes 0. ``mode="max"`` takes the maximum over the four weighted corners of all samples.
+
+    x is N x C x H x W, rois R x 4 of the same dtype, batch_indices R of int64, y is
+    R x C x output_height x output_width. ``coordinate_transformation_mode=None`` is half_pixel, and
+    output_half_pixel for opsets 10 to 15. Raises GpupoolValueError for an image outside 0 .. N - 1,
+    a corner that is not finite or scales to 2**31 and above, or more than 2**24 samples in a bin,
+    which costs one synchronisation with the device. Source: ONNX RoiAlign 10, 16, 22.
+
+    >>> x = np.arange(16.0).reshape(1, 1, 4, 4)
+    >>> roi_align(x, np.array([[0.0, 0, 4, 4]]), np.array([0]), sampling_ratio=1)
+    array([[[[7.5]]]])
+    """
+    problem = _resolve(
+        "RoiAlign",
+        x,
+        mode=mode,
+        output_height=output_height,
+        output_width=output_width,
+        sampling_ratio=sampling_ratio,
+        spatial_scale=spatial_scale,
+        coordinate_transformation_mode=coordinate_transformation_mode,
+        num_rois=_rows("rois", rois),
+        channels_last=channels_last,
+        opset=opset,
+    )
+    _require("rois", rois, (rois.shape[0], 4), x.dtype)
+    _require("batch_indices", batch_indices, (rois.shape[0],), "int64")
+    return _run(problem, (x, rois, batch_indices), out)
+
+
+def _resolve(op: str, x: Any, **attributes: Any) -> Problem:
+    arrays.kind("x", x)
+    return resolve(op, x.shape, x.dtype, **attributes)
+
+
+def _rows(name: str, array: Any) -> int:
+    arrays.kind(name, array)
+    return int(array.shape[0]) if array.ndim else 0
+
+
+def _require(name: str, array: Any, shape: tuple[int, ...], dtype: Any) -> None:
+    """Refuse a second input whose shape or dtype does not follow from x."""
+    arrays.kind(name, array)
+    if array.dtype != dtype:
+        raise GpupoolTypeError(f"{name} has dtype {array.dtype}, expected {np.dtype(dtype).name}")
+    if tuple(array.shape) != shape:
+        raise GpupoolValueError(f"{name} has shape {tuple(array.shape)}, expected {shape}")
+
+
+def _run(problem: Problem, inputs: tuple[Any, ...], out: Any) -> Any:
+    kind = arrays.kind("x", inputs[0])
+    for array in inputs[1:]:
+        _same_kind(kind, "input", array)
+    backend = BACKENDS[kind]
+    given = _given(problem, inputs, out, kind)
+    values.check(problem, inputs)
+    outputs = given or _allocate(backend, problem, inputs[0])
+    if outputs[0].size:
+        backend.run(problem, inputs, outputs)
+    return outputs if len(outputs) > 1 else outputs[0]
+
+
+def _same_kind(kind: str, name: str, array: Any) -> None:
+    other = arrays.kind(name, array)
+    if other != kind:
+        raise GpupoolTypeError(f"x is a {kind} array and {name} a {other} array: use one kind")
+
+
+def _allocate(backend: Backend, problem: Problem, x: Any) -> tuple[Any, ...]:
+    outputs = problem.outputs
+    check_bytes(outputs)
+    try:
+        return tuple(backend.empty(output, x) for output in outputs)
+    except MemoryError as error:
+        sizes = ", ".join(f"{o.name} {o.shape} {o.dtype}, {o.nbytes} bytes" for o in outputs)
+        error.add_note(f"gpupool was allocating the output: {sizes}")
+        raise
+
+
+def _given(problem: Problem, inputs: tuple[Any, ...], out: Any, kind: str) -> tuple[Any, ...]:
+    """Check the arrays passed as ``out``; none is an empty tuple."""
+    if out is None:
+        return ()
+    outputs = problem.outputs
+    given = tuple(out) if len(outputs) > 1 and isinstance(out, (tuple, list)) else (out,)
+    if len(given) != len(outputs):
+        raise GpupoolValueError(
+            f"out must be a pair of arrays, {' and '.join(o.name for o in outputs)}"
+        )
+    for array, output in zip(given, outputs, strict=True):
+        _same_kind(kind, "out", array)
+        if array.dtype != output.dtype:
+            raise GpupoolTypeError(
+                f"out for {output.name} has dtype {array.dtype}, expected {output.dtype}"
+            )
+        if tuple(array.shape) != output.shape:
+            raise GpupoolValueError(
+                f"out for {output.name} has shape {tuple(array.shape)}, expected {output.shape}"
+            )
+        if arrays.read_only(array):
+            raise GpupoolValueError(f"out for {output.name} is read-only")
+        others = (*inputs, *(other for other in given if other is not array))
+        if any(arrays.overlap(array, other) for other in others):
+            raise GpupoolValueError(
+                f"out for {output.name} shares memory with an input or the other output: "
+                f"pass an array of its own"
+            )
+    return given
