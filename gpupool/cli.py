@@ -1,0 +1,492 @@
+"""The command: ``gpupool pool``, ``gpupool shape`` and ``gpupool info``.
+
+A subcommand is one row of COMMANDS: its name, its sentence, its arguments and the function that
+runs it. An option that stands for an argument of the pooling functions is one row of ATTRIBUTES.
+The command turns text into numbers; what these may be is decided where every caller's are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import re
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, cast
+
+import numpy as np
+
+import gpupool
+from gpupool import device, files, images, opset, problem
+from gpupool.dtypes import BFLOAT16
+from gpupool.errors import GpupoolError, GpupoolValueError
+from gpupool.terminal import complain, printable, progress, say
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from gpupool.problem import PoolProblem
+
+    Array = np.ndarray[Any, Any]
+
+EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
+
+POOLS: dict[str, Callable[..., Any]] = {
+    "MaxPool": gpupool.max_pool,
+    "AveragePool": gpupool.average_pool,
+    "LpPool": gpupool.lp_pool,
+    "GlobalMaxPool": gpupool.global_max_pool,
+    "GlobalAveragePool": gpupool.global_average_pool,
+    "GlobalLpPool": gpupool.global_lp_pool,
+}
+"""The operators of the command: one array, or one image, in and out."""
+
+
+class UsageError(GpupoolError):
+    """The command line contradicts itself, whatever the files hold."""
+
+
+# Text to values
+
+
+def integers(text: str) -> int | list[int]:
+    """Return one integer, or a list of them from text with commas.
+
+    >>> integers("3"), integers("3,5")
+    (3, [3, 5])
+    """
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        message = f"{text!r} is not an integer or a comma-separated list of integers"
+        raise argparse.ArgumentTypeError(message) from None
+    return numbers if "," in text else numbers[0]
+
+
+def number(text: str) -> int | float:
+    """Return an integer where the text is one, else a float.
+
+    >>> number("2"), number("1.5")
+    (2, 1.5)
+    """
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
+
+
+def auto_pad(text: str) -> str:
+    """Return the ONNX spelling.
+
+    >>> auto_pad("same-upper")
+    'SAME_UPPER'
+    """
+    return text.upper().replace("-", "_")
+
+
+def shape(text: str) -> tuple[int, ...]:
+    """Return the sizes in a text such as 1x64x112x112.
+
+    >>> shape("1x64x112")
+    (1, 64, 112)
+    """
+    if not re.fullmatch(r"[0-9]{1,19}(x[0-9]{1,19})*", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a shape such as 1x64x112x112")
+    return tuple(int(size) for size in text.split("x"))
+
+
+def by_x(sizes: Sequence[int]) -> str:
+    """Write a shape as the command reads it.
+
+    >>> by_x((1, 64, 56, 56))
+    '1x64x56x56'
+    """
+    return "x".join(map(str, sizes))
+
+
+def operator(text: str) -> str:
+    """Return the ONNX name of one of POOLS, given that or its short form.
+
+    >>> operator("global-max"), operator("LpPool")
+    ('GlobalMaxPool', 'LpPool')
+    """
+    shorts = {opset.OPERATORS[name].short: name for name in POOLS}
+    name = shorts.get(text, text)
+    if name not in POOLS:
+        allowed = ", ".join([*shorts, *POOLS])
+        raise argparse.ArgumentTypeError(f"{text!r} must be one of {allowed}")
+    return name
+
+
+# Attributes
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """An option, the argument that it stands for, and how its text is read (None: a flag)."""
+
+    option: str
+    name: str
+    read: Callable[[str], Any] | None
+    help: str
+    geometry: bool = True
+
+
+ATTRIBUTES = (
+    Attribute("--kernel", "kernel_shape", integers, "taps along each axis, such as 3 or 3,5"),
+    Attribute("--stride", "strides", integers, "steps along each axis (1)"),
+    Attribute("--pad", "pads", integers, "one pad for all, or all begins, then all ends (0)"),
+    Attribute("--dilation", "dilations", integers, "distance between taps (1)"),
+    Attribute("--auto-pad", "auto_pad", auto_pad, "same-upper, same-lower, valid or notset"),
+    Attribute("--ceil", "ceil_mode", None, "round the output size up"),
+    Attribute("--include-pad", "count_include_pad", None, "count pads in the divisor", False),
+    Attribute("--p", "p", number, "the norm of lp and global-lp (2)", False),
+    Attribute("--dtype", "dtype", str, "float dtype for averages of 8-bit arrays", False),
+)
+
+
+def _add_attributes(parser: argparse.ArgumentParser, *, geometry_only: bool) -> None:
+    for row in ATTRIBUTES:
+        if geometry_only and not row.geometry:
+            continue
+        common: dict[str, Any] = {
+            "dest": row.name,
+            "default": argparse.SUPPRESS,  # what is not given stays the library's default
+            "help": row.help,
+        }
+        if row.read is None:
+            parser.add_argument(row.option, action="store_true", **common)
+        else:
+            metavar = row.option.removeprefix("--").upper()
+            parser.add_argument(row.option, type=row.read, metavar=metavar, **common)
+
+
+def _attributes(args: argparse.Namespace) -> dict[str, Any]:
+    """Return what the command line gives; refuse options that the operator does not have."""
+    takes = inspect.signature(POOLS[args.op]).parameters
+    given = [row for row in ATTRIBUTES if hasattr(args, row.name)]
+    for row in given:
+        if row.name not in takes:
+            raise UsageError(f"{row.option} does not apply to {args.op}")
+    if "kernel_shape" in takes and not hasattr(args, "kernel_shape"):
+        raise UsageError(f"{args.op} needs --kernel")
+    return {row.name: getattr(args, row.name) for row in given}
+
+
+# gpupool pool
+
+
+@dataclass(frozen=True)
+class Job:
+    """An operator with its attributes, where it runs, and what its outputs may replace."""
+
+    op: str
+    attributes: Mapping[str, Any]
+    gpu: bool
+    force: bool
+    indices: Path | None
+
+    def run(self, name: str, x: Array, **layout: Any) -> tuple[Array, ...]:
+        """Pool one array and report it; the clock leaves out the copies to and from a GPU."""
+        source = device.to_device(x) if self.gpu else x
+        start = time.perf_counter()
+        result = POOLS[self.op](source, **self.attributes, **layout)
+        if self.gpu:
+            device.synchronize()
+        seconds = time.perf_counter() - start
+        results = result if isinstance(result, tuple) else (result,)
+        outputs = tuple(device.to_host(y) if self.gpu else y for y in results)
+        megabytes = (x.nbytes + sum(y.nbytes for y in outputs)) / 1e6
+        y = outputs[0]
+        say(
+            f"{name}: {self.op} on {self.place}, "
+            f"{by_x(x.shape)} {x.dtype} -> {by_x(y.shape)} {y.dtype}, "
+            f"{seconds * 1e3:.2f} ms, {megabytes / max(seconds, 1e-9):.1f} MB/s"
+        )
+        return outputs
+
+    @property
+    def place(self) -> str:
+        """The device, and why it is not the GPU."""
+        if self.gpu:
+            return f"the GPU ({device.current_name()})"
+        found = device.fault()
+        return f"the CPU (GPU off: {found.reason})" if found else "the CPU"
+
+
+def _pool_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("input", metavar="INPUT", type=Path, help=".npy, image or image folder")
+    parser.add_argument("output", metavar="OUTPUT", type=Path, help="another of the same kind")
+    parser.add_argument(
+        "--op",
+        metavar="OP",
+        type=operator,
+        required=True,
+        help=f"{', '.join(opset.OPERATORS[name].short for name in POOLS)}, or the ONNX name",
+    )
+    _add_attributes(parser, geometry_only=False)
+    parser.add_argument("--indices", metavar="FILE.npy", type=Path, help="also write max's Indices")
+    parser.add_argument(
+        "--device",
+        choices=("auto", "cpu", "gpu"),
+        default="auto",
+        help="auto, the default, takes the GPU where there is one",
+    )
+    parser.add_argument("--force", action="store_true", help="replace files that exist")
+
+
+def _pool(args: argparse.Namespace) -> int:
+    run = _check_kinds(args.input, args.output)
+    _check_indices(args)
+    return run(args)
+
+
+def _check_kinds(source: Path, target: Path) -> Callable[[argparse.Namespace], int]:
+    """Return what pools this kind of input; refuse an output of another kind."""
+    ending = target.suffix.lower()
+    if source.is_dir():
+        if ending in (".npy", *images.FORMATS):
+            raise UsageError(f"{source} is a folder, so OUTPUT must name a folder, not {target}")
+        return _pool_folder
+    if source.suffix.lower() == ".npy":
+        if ending != ".npy":
+            raise UsageError(f"INPUT is a .npy array, so OUTPUT must end in .npy, not {target}")
+        return _pool_array
+    if ending not in images.FORMATS:
+        endings = ", ".join(images.FORMATS)
+        raise UsageError(f"INPUT is an image, so OUTPUT must end in one of {endings}, not {target}")
+    return _pool_image
+
+
+def _check_indices(args: argparse.Namespace) -> None:
+    if args.indices is None:
+        return
+    if args.op != "MaxPool":
+        raise UsageError(f"--indices does not apply to {args.op}")
+    if args.input.is_dir():
+        raise UsageError("--indices takes one array or image, not a folder")
+    if args.indices.suffix.lower() != ".npy":
+        raise UsageError(f"--indices must end in .npy, not {args.indices}")
+    if args.indices.resolve() == args.output.resolve():
+        raise UsageError("--indices and OUTPUT name the same file")
+
+
+def _job(args: argparse.Namespace) -> Job:
+    attributes = _attributes(args)
+    if args.indices is not None:
+        attributes["return_indices"] = True
+    off = "not asked for" if args.device == "cpu" else device.gpu_reason()
+    if args.device == "gpu" and off:
+        raise GpupoolError(f"--device gpu: {off}")
+    return Job(args.op, attributes, off is None, args.force, args.indices)
+
+
+def _image_job(args: argparse.Namespace) -> Job:
+    if hasattr(args, "dtype"):
+        raise UsageError("--dtype applies to .npy arrays: an image keeps its own")
+    return _job(args)
+
+
+def _pool_array(args: argparse.Namespace) -> int:
+    x = files.read_array(args.input, bfloat16=getattr(args, "dtype", None) == "bfloat16")
+    if x.dtype == BFLOAT16.numpy:
+        del args.dtype  # it said what the file holds
+    _write(_job(args), args.output, args.input.name, x, files.write_array)
+    return 0
+
+
+def _pool_image(args: argparse.Namespace) -> int:
+    _pool_one_image(_image_job(args), args.input, args.output)
+    return 0
+
+
+def _pool_one_image(job: Job, source: Path, target: Path) -> None:
+    picture = images.read(source)
+    pixels = picture.pixels
+    form = images.format_for(target, pixels)
+    computed = {row.numpy for row in opset.OPERATORS[job.op].dtypes}
+    x = pixels if pixels.dtype in computed else pixels.astype(np.float32)
+
+    def save(file: BinaryIO, y: Array) -> None:
+        pooled = replace(picture, pixels=images.quantise(y, pixels.dtype))
+        images.write(file, pooled, form)
+
+    _write(job, target, source.name, x, save, channels_last=True)
+
+
+def _write(
+    job: Job,
+    target: Path,
+    name: str,
+    x: Array,
+    save: Callable[[BinaryIO, Array], None],
+    **layout: Any,
+) -> None:
+    """Run the job between opening its outputs, which checks them, and putting them in place."""
+    paths = [path for path in (target, job.indices) if path is not None]
+    with ExitStack() as stack:
+        opened = [stack.enter_context(files.whole(path, force=job.force)) for path in paths]
+        outputs = job.run(name, x, **layout)
+        for file, array, write in zip(opened, outputs, (save, files.write_array), strict=False):
+            write(file, array)
+
+
+def _pool_folder(args: argparse.Namespace) -> int:
+    """Pool every image of a folder under its own name into another; name what fails and go on."""
+    job = _image_job(args)
+    visible = sorted(p for p in args.input.iterdir() if not p.name.startswith("."))
+    sources = [p for p in visible if p.suffix.lower() in images.FORMATS and p.is_file()]
+    if not sources:
+        endings = ", ".join(images.FORMATS)
+        raise GpupoolValueError(f"{args.input}: this folder holds no image ({endings})")
+    args.output.mkdir(exist_ok=True)
+    done = 0
+    for source in progress(sources, "pooling"):
+        try:
+            _pool_one_image(job, source, args.output / source.name)
+        except Exception as error:
+            complain(error, debug=args.debug, about=source.name)
+        else:
+            done += 1
+    others = len(visible) - len(sources)
+    say(
+        f"{done} of {len(sources)} images pooled into {args.output}"
+        + (f"; {others} other entries left alone" if others else "")
+    )
+    return 0 if done == len(sources) else EXIT_FAILED
+
+
+# gpupool shape
+
+
+def _shape_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("op", metavar="OP", type=operator, help="as for pool --op")
+    parser.add_argument("shape", metavar="SHAPE", type=shape, help="of x, such as 1x64x112x112")
+    _add_attributes(parser, geometry_only=True)
+
+
+def _shape(args: argparse.Namespace) -> int:
+    resolved = cast(
+        "PoolProblem", problem.resolve(args.op, args.shape, "float32", **_attributes(args))
+    )
+    print(by_x(resolved.outputs[0].shape))
+    for i, axis in enumerate(resolved.window):
+        print(
+            f"axis {i}: size {axis.size}, kernel {axis.kernel}, stride {axis.stride}, "
+            f"dilation {axis.dilation}, pads {axis.pad_begin} + {axis.pad_end}, output {axis.out}"
+        )
+    return 0
+
+
+# gpupool info
+
+
+def _info_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="the same as one JSON object")
+
+
+def _info(args: argparse.Namespace) -> int:
+    facts = {"gpupool": gpupool.__version__, **device.facts()}
+    if args.json:
+        print(json.dumps(facts, indent=2))
+        return 0
+    for label, text in _info_rows(facts):
+        print(printable(f"{label + ':':<14}{text}"))
+    return 0
+
+
+def _info_rows(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "gpupool", facts["gpupool"]
+    yield "Python", f"{facts['python']} on {facts['platform']}"
+    for name, version in facts["packages"].items():
+        yield name, version or "not installed"
+    cupy = facts["cupy"]
+    installed = ", ".join(f"{name} {v}" for name, v in cupy["distributions"].items())
+    yield "CuPy", installed or cupy["version"] or "not installed"
+    if installed and cupy["error"]:
+        yield "import cupy", cupy["error"]
+    yield "driver", f"CUDA {facts['driver']}" if facts["driver"] else "none"
+    yield "NVRTC", facts["nvrtc"] or "none"
+    yield "CUDA headers", facts["headers"] or "none"
+    for found in facts["devices"]:
+        memory = f"{found['memory_bytes'] / 2**30:.1f} GiB"
+        capability = f"compute capability {found['compute_capability']}"
+        units = f"{found['multiprocessors']} multiprocessors"
+        yield f"device {found['index']}", ", ".join((found["name"], capability, units, memory))
+    private = {True: "private", False: "not private", None: "private or not: unknown"}
+    state = "" if facts["cache"]["exists"] else ", not there yet"
+    yield "kernel cache", f"{facts['cache']['path']} ({private[facts['cache']['private']]}{state})"
+    gpu = facts["gpu"]
+    yield "GPU", "on" if gpu["available"] else f"off: {gpu['reason']}"
+    if not gpu["available"]:
+        yield "to mend it", gpu["remedy"]
+    for warning in facts["warnings"]:
+        yield "warning", warning
+
+
+# The command
+
+
+@dataclass(frozen=True)
+class Command:
+    """A subcommand: its sentence in the help, its arguments, and what it does."""
+
+    name: str
+    summary: str
+    arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+COMMANDS = (
+    Command("pool", "pool a .npy array, an image or a folder of images", _pool_arguments, _pool),
+    Command("shape", "print output shape and pads without any data", _shape_arguments, _shape),
+    Command("info", "print versions, devices, and why the GPU is off", _info_arguments, _info),
+)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports bad usage in one escaped line."""
+
+    def error(self, message: str) -> NoReturn:
+        say(f"gpupool: error: {message} ({self.prog} --help lists the options)", "red")
+        raise SystemExit(EXIT_USAGE)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="gpupool",
+        description="The ONNX pooling operators on arrays and images.",
+        epilog="Exit status: 0 done, 1 the job failed, 2 bad usage.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"gpupool {gpupool.__version__}")
+    subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        sub = subparsers.add_parser(
+            command.name, help=command.summary, description=command.summary, allow_abbrev=False
+        )
+        command.arguments(sub)
+        sub.add_argument("--debug", action="store_true", help="show the traceback of an error")
+        sub.set_defaults(run=command.run)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status; bad usage exits at once."""
+    args = _parser().parse_args(argv)
+    try:
+        return int(args.run(args))
+    except KeyboardInterrupt:
+        say("gpupool: interrupted")
+        return EXIT_INTERRUPTED
+    except Exception as error:
+        complain(error, debug=args.debug)
+        return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

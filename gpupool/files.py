@@ -1,0 +1,113 @@
+"""Arrays in and out of .npy files, and outputs that appear whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import warnings
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+
+from gpupool.dtypes import BFLOAT16
+from gpupool.errors import GpupoolTypeError, GpupoolValueError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_MAGIC = b"\x93NUMPY"
+_BFLOAT16_IN_NPY = np.dtype("V2")  # the format has no name for it
+
+
+def read_array(path: Path, *, bfloat16: bool = False) -> np.ndarray[Any, Any]:
+    """Return the array of a .npy file; nothing in the file is trusted and nothing unpickled.
+
+    With ``bfloat16`` items of two nameless bytes, as which NumPy saves bfloat16, are read as such.
+    """
+    with path.open("rb") as file:
+        if file.read(len(_MAGIC)) != _MAGIC:
+            raise GpupoolValueError(f"{path}: not a .npy file (its first bytes are not NumPy's)")
+    array = _mapped(path)
+    if array.dtype == _BFLOAT16_IN_NPY:
+        if not bfloat16:
+            raise GpupoolTypeError(
+                f"{path}: dtype |V2, two bytes without a meaning; "
+                f"where they are bfloat16, which NumPy saves so, say --dtype bfloat16"
+            )
+        array = array.view(BFLOAT16.numpy)
+    return np.array(array)
+
+
+def _mapped(path: Path) -> np.ndarray[Any, Any]:
+    """Map the file: this compares the header with the file's size before any memory is taken."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            array: np.ndarray[Any, Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except OSError:
+        raise
+    except Exception as error:  # NumPy's parser lets many classes through for a hostile header
+        reason = " ".join(str(error).split())
+        raise GpupoolValueError(f"{path}: not a readable .npy file: {reason}") from error
+    return array
+
+
+def write_array(file: BinaryIO, array: np.ndarray[Any, Any]) -> None:
+    """Write an array in .npy format."""
+    np.lib.format.write_array(file, array, allow_pickle=False)
+
+
+def check_target(path: Path, *, force: bool) -> None:
+    """Refuse, before any work is done, an output path that could not be written at the end."""
+    if not path.parent.is_dir():
+        raise GpupoolValueError(f"{path}: the folder {path.parent} does not exist")
+    if path.exists() and not path.is_file():
+        raise GpupoolValueError(f"{path}: exists and is not a regular file")
+    if path.exists() and not force:
+        raise _exists(path)
+
+
+def _exists(path: Path) -> GpupoolValueError:
+    return GpupoolValueError(f"{path}: exists already; --force replaces it")
+
+
+@contextmanager
+def whole(path: Path, *, force: bool) -> Iterator[BinaryIO]:
+    """Open an output that appears under its name only once the block has ended without an error.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> with whole(folder / "y.npy", force=False) as file:
+    ...     write_array(file, np.zeros(3))
+    ...     (folder / "y.npy").exists()
+    False
+    >>> [path.name for path in folder.iterdir()]
+    ['y.npy']
+    """
+    check_target(path, force=force)
+    target = path.resolve()  # a link keeps pointing where it points
+    part = target.with_name(f".gpupool-{secrets.token_hex(8)}.part")
+    try:
+        with part.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        _move(part, target, force)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _move(part: Path, target: Path, force: bool) -> None:
+    if force:
+        part.replace(target)
+        return
+    try:
+        os.link(part, target)  # unlike a rename it never replaces what appeared meanwhile
+    except FileExistsError:
+        raise _exists(target) from None
+    except OSError:  # a file system without hard links
+        check_target(target, force=False)
+        part.replace(target)

@@ -1,0 +1,73 @@
+"""What the user sees on stderr: escaped lines, with rich in colour and under a progress bar."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from gpupool.errors import GpupoolError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+T = TypeVar("T")
+
+
+def printable(text: str) -> str:
+    r"""Return text with every control character escaped, so that a name cannot steer a terminal.
+
+    >>> print(printable("a\x1b[31m\nb"))
+    a\x1b[31m\nb
+    """
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def say(text: str, style: str = "none") -> None:
+    """Print one escaped line on stderr, in colour where that is a terminal and rich is there."""
+    line = printable(text)
+    if console := _console():
+        console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+    else:
+        print(line, file=sys.stderr)
+
+
+def progress(items: Sequence[T], verb: str) -> Iterator[T]:
+    """Yield the items, under a progress bar where stderr is a terminal and rich is there."""
+    if console := _console():
+        rich = importlib.import_module("rich.progress")
+        yield from rich.track(items, verb, console=console, transient=True)
+    else:
+        yield from items
+
+
+def _console() -> Any:
+    """Return rich's console on stderr, or None where nobody watches or rich is not installed."""
+    if not sys.stderr.isatty():
+        return None
+    try:
+        return importlib.import_module("rich.console").Console(stderr=True)
+    except ImportError:
+        return None
+
+
+def complain(error: BaseException, *, debug: bool, about: str = "") -> None:
+    """Say in one line what went wrong, after the traceback where that is asked for."""
+    if debug:
+        for line in "".join(traceback.format_exception(error)).splitlines():
+            say(line)
+    reason = _reason(error)
+    if about not in reason:
+        reason = f"{about}: {reason}"
+    say(f"gpupool: error: {reason}", "red")
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    if isinstance(error, MemoryError):
+        return "; ".join([str(error) or "out of memory", *getattr(error, "__notes__", ())])
+    if isinstance(error, GpupoolError | OSError):
+        return str(error)
+    return f"{type(error).__name__}: {error} (unexpected: --debug shows where)"

@@ -1,0 +1,644 @@
+"""The command, on real files: what it writes, what it says, and its exit status."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import gpupool
+from gpupool import cli, device, images, terminal
+
+PIL = pytest.importorskip("PIL.Image")
+ROOT = Path(__file__).parent.parent
+PHOTO = ROOT / "tests" / "data" / "astronaut.png"
+
+
+@pytest.fixture
+def gpupool_(monkeypatch, tmp_path, capsys):
+    """Run a command line in an empty folder; give its exit status, stdout and stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*argv):
+        try:
+            status = cli.main([str(arg) for arg in argv])
+        except SystemExit as exit_:
+            status = exit_.code
+        said = capsys.readouterr()
+        return SimpleNamespace(status=status, out=said.out, err=said.err)
+
+    return run
+
+
+@pytest.fixture
+def x(tmp_path):
+    array = np.random.default_rng(3).standard_normal((2, 3, 8, 10)).astype(np.float32)
+    np.save(tmp_path / "x.npy", array)
+    return array
+
+
+def save_image(path, pixels):
+    with Path(path).open("wb") as file:
+        pixels = pixels.reshape(1, *pixels.shape[:2], -1)
+        images.write(file, images.Picture(pixels), images.format_for(Path(path), pixels))
+
+
+def refused(result, status, *texts):
+    """Whether a command ended in one line on stderr that says all of ``texts``."""
+    assert result.status == status
+    assert result.out == ""
+    lines = result.err.splitlines()
+    assert len(lines) == 1, result.err
+    assert lines[0].startswith("gpupool: error: ")
+    for text in texts:
+        assert text in lines[0]
+    return True
+
+
+# Images
+
+
+def test_the_photograph_is_pooled(gpupool_):
+    result = gpupool_("pool", PHOTO, "y.png", "--op", "max", "--kernel", 4, "--stride", 4)
+    assert result.status == 0
+    blocks = images.read(PHOTO).pixels.reshape(128, 4, 128, 4, 3)
+    np.testing.assert_array_equal(images.read(Path("y.png")).pixels[0], blocks.max((1, 3)))
+
+
+def test_the_report_says_device_shapes_time_and_speed(gpupool_):
+    result = gpupool_(
+        "pool", PHOTO, "y.png", "--op", "max", "--kernel", 4, "--stride", 4, "--device", "cpu"
+    )
+    assert result.out == ""
+    (line,) = result.err.splitlines()
+    assert line.startswith("astronaut.png: MaxPool on the CPU")
+    assert "1x512x512x3 uint8 -> 1x128x128x3 uint8, " in line
+    assert " ms, " in line
+    assert line.endswith(" MB/s")
+
+
+@pytest.mark.parametrize("op", ["average", "AveragePool", "global-max", "GlobalAveragePool"])
+def test_an_image_is_pooled_in_its_own_integers(gpupool_, op):
+    attributes = {} if "lobal" in op else {"kernel_shape": 3, "strides": 2, "pads": 1}
+    options = [] if "lobal" in op else ["--kernel", "3,3", "--stride", 2, "--pad", "1,1,1,1"]
+    assert gpupool_("pool", PHOTO, "y.png", "--op", op, *options).status == 0
+    photo = images.read(PHOTO).pixels
+    expected = cli.POOLS[cli.operator(op)](photo, channels_last=True, **attributes)
+    np.testing.assert_array_equal(images.read(Path("y.png")).pixels, expected)
+
+
+@pytest.mark.parametrize(("op", "options"), [("lp", ["--kernel", 2]), ("global-lp", [])])
+def test_lp_of_an_image_is_float32_rounded_half_to_even_and_saturated(gpupool_, op, options):
+    pixels = np.array([[3, 4, 0], [0, 0, 250]], np.uint8)
+    save_image("x.png", pixels)
+    assert gpupool_("pool", "x.png", "y.png", "--op", op, *options, "--p", 2).status == 0
+    y = images.read(Path("y.png")).pixels[0, ..., 0]
+    assert y.tolist() == ([[5, 250]] if op == "lp" else [[250]])
+    pixels[:] = 255
+    save_image("x.png", pixels)
+    assert gpupool_("pool", "x.png", "z.png", "--op", op, *options).status == 0
+    assert (images.read(Path("z.png")).pixels == 255).all()
+
+
+@pytest.mark.parametrize("op", ["max", "average", "lp"])
+def test_16_bit_grey_goes_through_float32_and_back(gpupool_, op):
+    pixels = np.random.default_rng(5).integers(0, 2**16, (9, 12), np.uint16)
+    save_image("x.png", pixels)
+    for name in ("y.png", "y.tif"):
+        assert gpupool_("pool", "x.png", name, "--op", op, "--kernel", 3, "--stride", 3).status == 0
+        y = images.read(Path(name)).pixels
+        assert y.dtype == np.uint16
+        blocks = pixels.reshape(3, 3, 4, 3).astype(float)
+        exact = {
+            "max": blocks.max((1, 3)),
+            "average": blocks.mean((1, 3)),
+            "lp": np.minimum(np.sqrt((blocks**2).sum((1, 3))), 65535),
+        }[op]
+        # float32 has 24 bits: an error of 0.51 allows for a value beside a half
+        assert np.abs(y[0, ..., 0] - exact).max() <= (0 if op == "max" else 0.51)
+
+
+def test_16_bit_grey_rounds_a_half_to_the_even_neighbour(gpupool_):
+    save_image("x.png", np.array([[1, 2, 3]], np.uint16))
+    assert gpupool_("pool", "x.png", "y.png", "--op", "average", "--kernel", "1,2").status == 0
+    assert images.read(Path("y.png")).pixels[0, 0, :, 0].tolist() == [2, 2]  # 1.5 and 2.5
+
+
+def test_alpha_is_pooled_as_a_channel(gpupool_):
+    pixels = np.random.default_rng(6).integers(0, 256, (8, 8, 4), np.uint8)
+    save_image("x.png", pixels)
+    assert (
+        gpupool_("pool", "x.png", "y.webp", "--op", "max", "--kernel", 2, "--stride", 2).status == 0
+    )
+    expected = pixels.reshape(4, 2, 4, 2, 4).max((1, 3))
+    np.testing.assert_array_equal(images.read(Path("y.webp")).pixels[0], expected)
+
+
+def test_alpha_is_refused_for_jpeg(gpupool_):
+    save_image("x.png", np.zeros((8, 8, 4), np.uint8))
+    result = gpupool_("pool", "x.png", "y.jpg", "--op", "max", "--kernel", 2)
+    assert refused(result, 1, "y.jpg", "JPEG cannot hold colour with an alpha channel")
+    assert not Path("y.jpg").exists()
+
+
+def test_indices_of_an_image_are_positions_in_it(gpupool_):
+    argv = ("--op", "max", "--kernel", 64, "--stride", 64, "--indices", "i.npy")
+    assert gpupool_("pool", PHOTO, "y.png", *argv).status == 0
+    photo, indices = images.read(PHOTO).pixels, np.load("i.npy")
+    assert indices.dtype == np.int64
+    np.testing.assert_array_equal(images.read(Path("y.png")).pixels, photo.ravel()[indices])
+
+
+# Arrays
+
+
+@pytest.mark.parametrize(
+    ("argv", "function", "attributes"),
+    [
+        (["--op", "max", "--kernel", "3"], gpupool.max_pool, {"kernel_shape": 3}),
+        (
+            ["--op", "MaxPool", "--kernel", "3,2", "--stride", "2,1", "--pad", "1,0,1,1",
+             "--dilation", "2", "--ceil"],
+            gpupool.max_pool,
+            {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1], "dilations": 2,
+             "ceil_mode": True},
+        ),
+        (
+            ["--op", "average", "--kernel", "2", "--pad", "1", "--include-pad"],
+            gpupool.average_pool,
+            {"kernel_shape": 2, "pads": 1, "count_include_pad": True},
+        ),
+        (
+            ["--op", "lp", "--kernel", "2", "--p", "3", "--auto-pad", "same-lower"],
+            gpupool.lp_pool,
+            {"kernel_shape": 2, "p": 3, "auto_pad": "SAME_LOWER"},
+        ),
+        (["--op", "global-lp", "--p", "1.5"], gpupool.global_lp_pool, {"p": 1.5}),
+        (["--op", "global-average"], gpupool.global_average_pool, {}),
+        (["--op", "GlobalMaxPool"], gpupool.global_max_pool, {}),
+    ],
+)  # fmt: skip
+def test_options_are_attributes(gpupool_, x, argv, function, attributes):
+    assert gpupool_("pool", "x.npy", "y.npy", *argv).status == 0
+    expected = function(x, **attributes)
+    y = np.load("y.npy")
+    assert y.dtype == expected.dtype
+    np.testing.assert_array_equal(y, expected)
+
+
+def test_indices_are_written(gpupool_, x):
+    argv = ("--op", "max", "--kernel", "2", "--indices", "i.npy")
+    assert gpupool_("pool", "x.npy", "y.npy", *argv).status == 0
+    np.testing.assert_array_equal(np.load("y.npy"), x.ravel()[np.load("i.npy")])
+
+
+def test_dtype_of_an_average_of_bytes(gpupool_):
+    np.save("x.npy", np.array([[[1, 2]]], np.uint8))
+    argv = ("--op", "average", "--kernel", "2", "--dtype", "float16")
+    assert gpupool_("pool", "x.npy", "y.npy", *argv).status == 0
+    assert np.load("y.npy").tolist() == [[[1.5]]]
+    assert np.load("y.npy").dtype == np.float16
+
+
+@pytest.mark.parametrize("op", ["max", "average"])
+def test_bfloat16_goes_in_and_out(gpupool_, op):
+    x = np.arange(8, dtype=ml_dtypes.bfloat16).reshape(1, 1, 8)
+    np.save("x.npy", x)
+    argv = ("pool", "x.npy", "y.npy", "--op", op, "--kernel", "2")
+    assert refused(gpupool_(*argv), 1, "x.npy", "--dtype bfloat16")
+    assert gpupool_(*argv, "--dtype", "bfloat16").status == 0
+    y = np.load("y.npy").view(ml_dtypes.bfloat16)
+    np.testing.assert_array_equal(y, cli.POOLS[cli.operator(op)](x, 2))
+
+
+def npy_header(shape):
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({shape},)}}\n".encode()
+    return b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header
+
+
+BAD_NPY = {
+    "object dtype": (np.array([None, 1]), "Python objects"),
+    "truncated": (npy_header(3) + bytes(11), "greater than file size"),
+    "header larger than the file": (npy_header(2**40), "greater than file size"),
+    "not a .npy file": (b"hello", "not a .npy file"),
+}
+
+
+@pytest.mark.parametrize(("content", "text"), BAD_NPY.values(), ids=BAD_NPY)
+def test_bad_npy_is_one_line_that_names_the_file(gpupool_, content, text):
+    """bad-inputs.md: .npy with object dtype, header larger than the file, truncated."""
+    if isinstance(content, bytes):
+        Path("bad.npy").write_bytes(content)
+    else:
+        np.save("bad.npy", content, allow_pickle=True)
+    result = gpupool_("pool", "bad.npy", "y.npy", "--op", "max", "--kernel", "2")
+    assert refused(result, 1, "bad.npy", text)
+    assert os.listdir() == ["bad.npy"]  # noqa: PTH208 - names, not paths
+
+
+def test_not_an_image_and_image_bomb_are_one_line_that_names_the_file(gpupool_, monkeypatch):
+    """bad-inputs.md: not an image; image bomb."""
+    Path("bad.png").write_bytes(b"hello")
+    argv = ("y.png", "--op", "max", "--kernel", "2")
+    assert refused(gpupool_("pool", "bad.png", *argv), 1, "bad.png: not an image")
+    monkeypatch.setattr(PIL, "MAX_IMAGE_PIXELS", 10)
+    assert refused(gpupool_("pool", PHOTO, *argv), 1, "astronaut.png", "262144 pixels")
+
+
+def test_output_path_exists_is_refused_without_force(gpupool_, x):
+    """bad-inputs.md: output path exists."""
+    Path("y.npy").write_bytes(b"old")
+    argv = ("pool", "x.npy", "y.npy", "--op", "max", "--kernel", "2")
+    assert refused(gpupool_(*argv), 1, "y.npy: exists already; --force replaces it")
+    assert Path("y.npy").read_bytes() == b"old"
+    assert gpupool_(*argv, "--force").status == 0
+    assert np.load("y.npy").shape == (2, 3, 7, 9)
+    assert refused(gpupool_(*argv, "--indices", "x.npy"), 1, "exists already")
+    np.testing.assert_array_equal(np.load("x.npy"), x)
+
+
+@pytest.mark.usefixtures("x")
+def test_a_failure_leaves_neither_output_nor_indices(gpupool_):
+    """bad-inputs.md: an output file appears whole or not at all."""
+    argv = ("--op", "max", "--kernel", "99", "--indices", "i.npy")
+    result = gpupool_("pool", "x.npy", "y.npy", *argv)
+    assert refused(result, 1, "the window is larger than the padded input")
+    assert os.listdir() == ["x.npy"]  # noqa: PTH208 - names, not paths
+
+
+def test_names_with_control_characters_are_printed_escaped(gpupool_):
+    """bad-inputs.md: model or file names with control characters."""
+    name = "a\x1b[31m\n\x07.png"
+    result = gpupool_("pool", name, "y.png", "--op", "max", "--kernel", "2")
+    assert refused(result, 1, r"a\x1b[31m\n\x07.png: No such file or directory")
+    assert refused(gpupool_("pool", "a.png", "y.png", "--op", name), 2, r"\x1b[31m")
+    assert refused(gpupool_("pool", "--op", "max", "a.png", "y.png", name), 2, r"\x1b[31m\n\x07")
+    save_image(name, np.zeros((4, 4), np.uint8))
+    result = gpupool_("pool", name, "y.png", "--op", "max", "--kernel", "2")
+    assert result.status == 0
+    assert result.err.startswith(r"a\x1b[31m\n\x07.png: MaxPool on")
+
+
+# Folders
+
+
+def test_a_folder_is_pooled_one_failure_named_and_the_rest_done(gpupool_):
+    Path("in").mkdir()
+    rng = np.random.default_rng(8)
+    for name in ("a.png", "b.jpg", "d.webp", "small.tif"):
+        size = (2, 2, 3) if name == "small.tif" else (8, 8, 3)
+        save_image(f"in/{name}", rng.integers(0, 256, size, np.uint8))
+    Path("in/c.png").write_bytes(b"not an image")
+    Path("in/notes.txt").write_text("left alone")
+    Path("in/.hidden.png").write_bytes(b"")
+    Path("in/sub.png").mkdir()
+    result = gpupool_("pool", "in", "out", "--op", "max", "--kernel", "4")
+    assert result.status == 1
+    assert sorted(path.name for path in Path("out").iterdir()) == ["a.png", "b.jpg", "d.webp"]
+    errors = [line for line in result.err.splitlines() if "error" in line]
+    assert len(errors) == 2
+    assert "c.png: not an image" in errors[0]
+    assert "small.tif: the window is larger" in errors[1]
+    last = result.err.splitlines()[-1]
+    assert last == "3 of 5 images pooled into out; 2 other entries left alone"
+
+
+def test_a_folder_of_good_images_succeeds(gpupool_):
+    Path("in").mkdir()
+    save_image("in/a.png", np.zeros((8, 8), np.uint8))
+    assert gpupool_("pool", "in", "out", "--op", "global-max").status == 0
+    again = gpupool_("pool", "in", "out", "--op", "global-max")
+    assert again.status == 1
+    assert "a.png: exists already" in again.err
+    assert gpupool_("pool", "in", "out", "--op", "global-max", "--force").status == 0
+
+
+def test_a_folder_without_images_is_refused(gpupool_):
+    Path("in").mkdir()
+    result = gpupool_("pool", "in", "out", "--op", "global-max")
+    assert refused(result, 1, "in: this folder holds no image")
+    assert not Path("out").exists()
+
+
+# Usage
+
+
+@pytest.mark.parametrize(
+    ("argv", "text"),
+    [
+        ([], "COMMAND"),
+        (["dance"], "invalid choice"),
+        (["pool", "a.png", "b.png"], "--op"),
+        (["pool", "a.png", "b.png", "--op", "median"], "'median' must be one of max, average"),
+        (["pool", "a.png", "b.png", "--op", "max", "--kern", "3"], "--kern"),
+        (["pool", "a.png", "b.png", "--op", "max", "--kernel", "3,x"], "'3,x' is not an"),
+        (["pool", "a.png", "b.png", "--op", "max", "--kernel", "2.0"], "not an integer"),
+        (["pool", "a.png", "b.png", "--op", "max"], "MaxPool needs --kernel"),
+        (["pool", "a.png", "b.png", "--op", "lp", "--kernel", "3", "--p", "x"], "--p"),
+        (["pool", "a.png", "b.png", "--op", "max", "--kernel", "3", "--p", "2"],
+         "--p does not apply to MaxPool"),
+        (["pool", "a.png", "b.png", "--op", "global-max", "--kernel", "3"],
+         "--kernel does not apply to GlobalMaxPool"),
+        (["pool", "a.png", "b.png", "--op", "average", "--kernel", "3", "--indices", "i.npy"],
+         "--indices does not apply to AveragePool"),
+        (["pool", "a.png", "b.png", "--op", "average", "--kernel", "3", "--dtype", "float32"],
+         "--dtype applies to .npy arrays"),
+        (["pool", "a.png", "b.npy", "--op", "max", "--kernel", "3"], "must end in one of .png"),
+        (["pool", "a.npy", "b.png", "--op", "max", "--kernel", "3"], "must end in .npy"),
+        (["pool", ".", "b.png", "--op", "max", "--kernel", "3"], "must name a folder"),
+        (["pool", ".", "out", "--op", "max", "--kernel", "3", "--indices", "i.npy"],
+         "not a folder"),
+        (["pool", "a.npy", "b.npy", "--op", "max", "--kernel", "3", "--indices", "i.txt"],
+         "--indices must end in .npy"),
+        (["pool", "a.npy", "b.npy", "--op", "max", "--kernel", "3", "--indices", "./b.npy"],
+         "name the same file"),
+        (["shape", "max", "1xx3"], "'1xx3' is not a shape"),
+        (["shape", "max", "1x1x4"], "MaxPool needs --kernel"),
+        (["info", "--p", "2"], "--p"),
+    ],
+)  # fmt: skip
+def test_bad_usage_is_one_line_and_status_2(gpupool_, argv, text):
+    assert refused(gpupool_(*argv), 2, text)
+
+
+@pytest.mark.usefixtures("x")
+@pytest.mark.parametrize(
+    ("argv", "text"),
+    [
+        (["--kernel", "0"], "kernel_shape = 0 is outside the allowed range 1 .."),
+        (["--kernel", "2", "--stride", "2147483648"], "strides"),
+        (["--kernel", "2,2,2"], "kernel_shape = (2, 2, 2) has 3 value(s), expected 2"),
+        (["--kernel", "2", "--pad", "1,1"], "expected 4 (all begins, then all ends)"),
+        (["--kernel", "2", "--auto-pad", "same"], "auto_pad = 'SAME' must be one of NOTSET"),
+    ],
+)
+def test_what_the_library_refuses_is_one_line_and_status_1(gpupool_, argv, text):
+    assert refused(gpupool_("pool", "x.npy", "y.npy", "--op", "max", *argv), 1, text)
+    assert not Path("y.npy").exists()
+
+
+def test_debug_shows_the_traceback(gpupool_):
+    argv = ("pool", "none.npy", "y.npy", "--op", "global-max")
+    assert refused(gpupool_(*argv), 1, "none.npy: No such file or directory")
+    result = gpupool_(*argv, "--debug")
+    assert result.status == 1
+    assert result.err.startswith("Traceback (most recent call last):")
+    assert result.err.splitlines()[-1] == "gpupool: error: none.npy: No such file or directory"
+
+
+@pytest.mark.usefixtures("x")
+@pytest.mark.parametrize(
+    ("error", "status", "text"),
+    [
+        (KeyboardInterrupt(), 130, "gpupool: interrupted"),
+        (
+            ZeroDivisionError("1 / 0"),
+            1,
+            "ZeroDivisionError: 1 / 0 (unexpected: --debug shows where)",
+        ),
+        (MemoryError(), 1, "error: out of memory"),
+        (OSError("disk"), 1, "error: disk"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
+)
+def test_no_error_shows_a_traceback(gpupool_, monkeypatch, error, status, text):
+    def fail(_, kernel_shape):
+        assert kernel_shape == 2
+        raise error
+
+    monkeypatch.setitem(cli.POOLS, "MaxPool", fail)
+    result = gpupool_("pool", "x.npy", "y.npy", "--op", "max", "--kernel", "2")
+    assert result.status == status
+    assert text in result.err
+    assert len(result.err.splitlines()) == 1
+    assert os.listdir() == ["x.npy"]  # noqa: PTH208 - names, not paths
+
+
+@pytest.mark.parametrize(
+    ("argv", "status"),
+    [
+        (["shape", "max", "1x1x4", "--kernel", "2"], 0),
+        (["pool", "none.npy", "y.npy", "--op", "global-max"], 1),
+        (["pool", "none.npy"], 2),
+    ],
+)
+def test_exit_statuses_of_the_process(argv, status):
+    run = subprocess.run(
+        [sys.executable, "-m", "gpupool.cli", *argv],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == status
+    assert len(run.stderr.splitlines()) == (0 if status == 0 else 1)
+
+
+def test_help_and_version(gpupool_):
+    assert gpupool_("--version").out == f"gpupool {gpupool.__version__}\n"
+    for command in cli.COMMANDS:
+        shown = gpupool_(command.name, "--help")
+        assert shown.status == 0
+        assert command.summary in shown.out
+        assert "--debug" in shown.out
+
+
+# Devices
+
+
+def test_device_gpu_is_refused_with_the_reason_where_there_is_none(gpupool_, x, monkeypatch):
+    monkeypatch.setattr(device, "gpu_reason", lambda: "no card; buy one")
+    argv = ("pool", "x.npy", "y.npy", "--op", "global-max", "--device")
+    assert refused(gpupool_(*argv, "gpu"), 1, "--device gpu: no card; buy one")
+    monkeypatch.setattr(device, "fault", lambda: device.Fault("no card", "buy one"))
+    result = gpupool_(*argv, "auto")
+    assert result.status == 0
+    assert "GlobalMaxPool on the CPU (GPU off: no card), " in result.err
+    np.testing.assert_array_equal(np.load("y.npy"), x.max((2, 3), keepdims=True))
+
+
+@pytest.mark.parametrize("asked", ["auto", "gpu"])
+def test_a_gpu_is_used_and_named(gpupool_, x, monkeypatch, asked):
+    steps = []
+    monkeypatch.setattr(device, "gpu_reason", lambda: None)
+    monkeypatch.setattr(device, "to_device", lambda a: steps.append("up") or a)
+    monkeypatch.setattr(device, "to_host", lambda a: steps.append("down") or a)
+    monkeypatch.setattr(device, "synchronize", lambda: steps.append("wait"))
+    monkeypatch.setattr(device, "current_name", lambda: "NVIDIA H200")
+    argv = ("--op", "max", "--kernel", "2", "--indices", "i.npy", "--device", asked)
+    result = gpupool_("pool", "x.npy", "y.npy", *argv)
+    assert result.status == 0
+    assert "MaxPool on the GPU (NVIDIA H200), " in result.err
+    assert steps == ["up", "wait", "down", "down"]
+    np.testing.assert_array_equal(np.load("y.npy"), gpupool.max_pool(x, 2))
+
+
+@pytest.mark.gpu
+def test_a_real_gpu_gives_the_same_file(gpupool_, x):
+    if (reason := device.gpu_reason()) is not None:
+        pytest.skip(reason)
+    argv = ("--op", "max", "--kernel", "2", "--device", "gpu")
+    assert gpupool_("pool", "x.npy", "y.npy", *argv).status == 0
+    np.testing.assert_array_equal(np.load("y.npy"), gpupool.max_pool(x, 2))
+
+
+# gpupool shape
+
+
+def test_shape_prints_the_output_shape_and_the_pads_of_each_axis(gpupool_):
+    argv = ("--kernel", 3, "--stride", 2, "--pad", 1)
+    assert gpupool_("shape", "max", "1x64x112x112", *argv).out.splitlines() == [
+        "1x64x56x56",
+        "axis 0: size 112, kernel 3, stride 2, dilation 1, pads 1 + 1, output 56",
+        "axis 1: size 112, kernel 3, stride 2, dilation 1, pads 1 + 1, output 56",
+    ]
+
+
+def test_shape_resolves_auto_pad(gpupool_):
+    argv = ("--kernel", 2, "--stride", 2, "--auto-pad", "SAME_LOWER")
+    assert gpupool_("shape", "AveragePool", "1x1x5", *argv).out.splitlines() == [
+        "1x1x3",
+        "axis 0: size 5, kernel 2, stride 2, dilation 1, pads 1 + 0, output 3",
+    ]
+
+
+def test_shape_of_a_global_operator(gpupool_):
+    assert gpupool_("shape", "global-lp", "2x3x5x7").out.startswith("2x3x1x1\n")
+
+
+def test_shape_refuses_what_the_function_refuses(gpupool_):
+    result = gpupool_("shape", "max", "1x1x4", "--kernel", "5", "--stride", "2")
+    assert refused(result, 1, "the window is larger than the padded input")
+    assert gpupool_("shape", "max", "1x1x4", "--kernel", "5", "--stride", "2", "--ceil").status == 0
+
+
+# gpupool info
+
+
+def test_info_as_json(gpupool_):
+    result = gpupool_("info", "--json")
+    assert result.status == 0
+    assert result.err == ""
+    facts = json.loads(result.out)
+    assert facts["gpupool"] == gpupool.__version__
+    assert facts.keys() >= {
+        "python",
+        "packages",
+        "cupy",
+        "driver",
+        "nvrtc",
+        "devices",
+        "cache",
+        "gpu",
+    }
+
+
+FACTS = {
+    "python": "3.12.1", "platform": "Linux", "packages": {"numpy": "2.4.0", "rich": None},
+    "cupy": {"distributions": {"cupy-cuda12x": "14.2.0"}, "version": "14.2.0", "error": None},
+    "driver": "12.9", "nvrtc": "12.9", "headers": "/include",
+    "devices": [{"index": 0, "name": "NVIDIA H200", "compute_capability": "9.0",
+                 "multiprocessors": 132, "memory_bytes": 140 * 2**30}],
+    "cache": {"path": "/home/a\x07/cache", "exists": True, "private": True},
+    "gpu": {"available": True, "reason": None, "remedy": None}, "warnings": [],
+}  # fmt: skip
+
+
+def test_info_with_a_gpu(gpupool_, monkeypatch):
+    monkeypatch.setattr(device, "facts", lambda: FACTS)
+    lines = gpupool_("info").out.splitlines()
+    assert "rich:         not installed" in lines
+    assert "CuPy:         cupy-cuda12x 14.2.0" in lines
+    assert (
+        "device 0:     NVIDIA H200, compute capability 9.0, 132 multiprocessors, 140.0 GiB" in lines
+    )
+    assert r"kernel cache: /home/a\x07/cache (private)" in lines
+    assert "GPU:          on" in lines
+
+
+def test_info_with_everything_wrong(gpupool_, monkeypatch):
+    wrong = {
+        "cupy": {"distributions": {"cupy-cuda12x": "1", "cupy-cuda13x": "2"}, "version": None,
+                 "error": "OSError: HOME"},
+        "driver": None, "nvrtc": None, "headers": None, "devices": [],
+        "cache": {"path": "/tmp/cache", "exists": False, "private": False},
+        "gpu": {"available": False, "reason": "CuPy is broken", "remedy": "pip install it"},
+        "warnings": ["2 CuPy distributions", "other users can write"],
+    }  # fmt: skip
+    monkeypatch.setattr(device, "facts", lambda: FACTS | wrong)
+    result = gpupool_("info")
+    assert result.status == 0
+    lines = result.out.splitlines()
+    assert "CuPy:         cupy-cuda12x 1, cupy-cuda13x 2" in lines
+    assert "import cupy:  OSError: HOME" in lines
+    assert "driver:       none" in lines
+    assert "kernel cache: /tmp/cache (not private, not there yet)" in lines
+    assert "GPU:          off: CuPy is broken" in lines
+    assert "to mend it:   pip install it" in lines
+    assert lines[-2:] == [
+        "warning:      2 CuPy distributions",
+        "warning:      other users can write",
+    ]
+
+
+# The terminal
+
+
+class Terminal(io.StringIO):
+    """A stderr that somebody watches."""
+
+    def isatty(self):
+        return True
+
+
+def watched(monkeypatch):
+    """Put a terminal in the place of stderr."""
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    return stream
+
+
+def test_a_terminal_gets_colour_and_a_progress_bar(monkeypatch, tmp_path):
+    pytest.importorskip("rich")
+    monkeypatch.chdir(tmp_path)
+    Path("in").mkdir()
+    save_image("in/a.png", np.zeros((8, 8), np.uint8))
+    Path("in/[b].png").write_bytes(b"")
+    stream = watched(monkeypatch)
+    assert cli.main(["pool", "in", "out", "--op", "global-max"]) == 1
+    shown = stream.getvalue()
+    assert "pooling" in shown
+    assert "100%" in shown
+    assert "\x1b[31mgpupool: error: in/[b].png: not an image" in shown  # red, and no markup
+
+
+def test_a_terminal_without_rich_gets_plain_lines(monkeypatch):
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    stream = watched(monkeypatch)
+    terminal.say("a\tb", "red")
+    assert list(terminal.progress([1, 2], "pooling")) == [1, 2]
+    assert stream.getvalue() == "a\\tb\n"
+
+
+def test_no_terminal_gets_no_bar(capsys):
+    assert list(terminal.progress([1, 2], "pooling")) == [1, 2]
+    assert capsys.readouterr().err == ""
+
+
+def test_an_errors_notes_are_said(capsys):
+    error = MemoryError("no room")
+    error.add_note("the output needs 8 bytes")
+    terminal.complain(error, debug=False)
+    assert capsys.readouterr().err == "gpupool: error: no room; the output needs 8 bytes\n"
+
+
+def test_surrogates_in_names_are_escaped():
+    assert terminal.printable(os.fsdecode(b"caf\xe9 \xc3\xa9")) == "caf\\udce9 é"
