@@ -25,8 +25,7 @@
 #include <ucontext.h>
 #endif
 
-uint3 threadIdx, blockIdx;
-dim3 blockDim, gridDim;
+uint3 threadIdx, blockIdx, blockDim, gridDim;
 #if !defined(CUDA_ON_CPU_UCONTEXT)
 extern "C" void cuda_on_cpu_switch(void** from, void* to);
 #endif
@@ -59,6 +58,7 @@ struct Context {
 };
 
 #if !defined(CUDA_ON_CPU_UCONTEXT)
+// It ends in a jump, because a return to another stack is always predicted wrongly.
 asm(R"(
     .text
     .hidden cuda_on_cpu_switch
@@ -79,7 +79,8 @@ cuda_on_cpu_switch:
     popq %r12
     popq %rbx
     popq %rbp
-    ret
+    popq %rcx
+    jmp *%rcx
     .size cuda_on_cpu_switch, .-cuda_on_cpu_switch
 )");
 #endif
@@ -382,7 +383,7 @@ void check_canary() {
 }
 
 void run_block(uint64_t block) {
-    const dim3 grid = gridDim;
+    const uint3 grid = gridDim;
     block_number = block;
     blockIdx = {unsigned(block % grid.x), unsigned(block / grid.x % grid.y),
                 unsigned(block / grid.x / grid.y)};
@@ -513,8 +514,8 @@ extern "C" const char* cuda_on_cpu_launch(
     cuda_on_cpu::kernel = kernel;
     cuda_on_cpu::launch = launch;
     cuda_on_cpu::arguments = arguments;
-    gridDim = dim3(launch->grid[0], launch->grid[1], launch->grid[2]);
-    blockDim = dim3(launch->block[0], launch->block[1], launch->block[2]);
+    gridDim = {launch->grid[0], launch->grid[1], launch->grid[2]};
+    blockDim = {launch->block[0], launch->block[1], launch->block[2]};
     random_state = launch->seed * 0x9E3779B97F4A7C15u + 1;
     failed = false;
     launcher.bottom = nullptr;
@@ -585,6 +586,12 @@ unsigned place_in_module(const void* address) {
     return unsigned(static_cast<const char*>(address) - static_cast<char*>(info.dli_fbase)) - 1;
 }
 
+bool is_constant(const void* pointer) {  // a table in the kernel's own module
+    Dl_info module, place;
+    return dladdr(reinterpret_cast<void*>(kernel->run), &module) && dladdr(pointer, &place) &&
+           place.dli_fbase == module.dli_fbase;
+}
+
 struct Span {
     const char* name;
     uint64_t low;
@@ -644,8 +651,7 @@ void check(const void* pointer, uint64_t size, bool write, bool atomic) {
         while (region != end && !(address >= region->low && address + size <= region->high))
             ++region;
         if (region == end) {
-            Dl_info info;
-            if (dladdr(pointer, &info)) return;  // a constant table of the module
+            if (!write && is_constant(pointer)) return;
             fail("%s of %llu bytes outside every array at <%#x>", what, (unsigned long long)size,
                  place_in_module(caller));
         }

@@ -39,8 +39,7 @@
     cuda_on_cpu::fail("assertion failed at %s:%d: %s", file, line, text)
 
 #if !defined(CUDA_ON_CPU_RUNTIME)  // which changes them between threads, where no kernel sees it
-extern const uint3 threadIdx, blockIdx;
-extern const dim3 blockDim, gridDim;
+extern const uint3 threadIdx, blockIdx, blockDim, gridDim;
 #endif
 constexpr int warpSize = 32;
 

@@ -95,6 +95,13 @@ def shuffled(seed: int) -> Schedule:
     return Schedule("random", seed)
 
 
+def default_build() -> Build:
+    build = os.environ.get("GPUPOOL_EMULATOR_BUILD", "plain")
+    if build not in get_args(Build):
+        raise ValueError(f"GPUPOOL_EMULATOR_BUILD={build!r}: not one of {get_args(Build)}")
+    return build  # type: ignore[return-value]
+
+
 @dataclass(frozen=True)
 class Request:
     """One instantiation: a .cu file (Path) or its text (str), and a name expression."""
@@ -103,14 +110,7 @@ class Request:
     include_dir: Path
     expression: str
     flags: tuple[str, ...] = ()
-    build: Build = field(default_factory=lambda: default_build())
-
-
-def default_build() -> Build:
-    build = os.environ.get("GPUPOOL_EMULATOR_BUILD", "plain")
-    if build not in get_args(Build):
-        raise ValueError(f"GPUPOOL_EMULATOR_BUILD={build!r}: not one of {get_args(Build)}")
-    return build  # type: ignore[return-value]
+    build: Build = field(default_factory=default_build)
 
 
 # ---- the compiler and its cache ----
@@ -122,11 +122,13 @@ def compiler() -> tuple[str, str]:
     path = shutil.which("g++")
     if path is None:
         raise EmulatorUnavailableError("no g++ on PATH: the kernels cannot be run on the CPU")
-    found = subprocess.run([path, "-dumpfullversion", "-dumpmachine"], **TEXT, check=True)
-    return path, found.stdout
+    return path, _run(path, "-dumpfullversion", "-dumpmachine").stdout
 
 
-TEXT: dict[str, Any] = {"capture_output": True, "text": True}
+def _run(*command: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    plain = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    options = {"env": plain, "check": True, "capture_output": True, "text": True, **options}
+    return subprocess.run(command, **options)  # noqa: PLW1510 (among the options)
 
 
 @functools.cache
@@ -167,7 +169,7 @@ def _digest(*parts: object) -> str:
 
 
 def _run_compiler(*arguments: str | Path) -> None:
-    done = subprocess.run([compiler()[0], *arguments], **TEXT, check=False)
+    done = _run(compiler()[0], *arguments, check=False)
     if done.returncode:
         raise CompilationError(done.stderr)
 
@@ -194,7 +196,7 @@ class Toolchain:
     def link_flags(self) -> tuple[str, ...]:
         # A checked build must not link libtsan: the runtime answers its calls.
         linked = {"address": BUILD_FLAGS["address"], "coverage": ("--coverage",)}
-        return ("-shared", *linked.get(self.build, ()))
+        return ("-shared", "-Wl,--no-as-needed", *linked.get(self.build, ()))
 
     @functools.cached_property
     def folder(self) -> Path:
@@ -217,17 +219,18 @@ class Toolchain:
         _run_compiler(*flags, "-shared", RUNTIME, "-o", new)
         new.rename(folder / "runtime.so")
 
-    def compile(self, name: str, text: str) -> Path:
-        """Builds the shared object of a translation unit; the object file stays for gcov."""
+    def compile(self, name: str, text: str, include_dir: Path) -> Path:
+        """Builds the shared object of a translation unit."""
         source, target = self.folder / f"{name}.cpp", self.folder / f"{name}.so"
         with _locked(target):
             if not target.exists():
                 source.write_text(text)
                 code, new = source.with_suffix(".o"), source.with_suffix(".new")
-                header = self.folder / HEADER.name
-                _run_compiler(*self.compile_flags, "-include", header, "-c", source, "-o", code)
+                include = (f"-I{include_dir}", "-include", self.folder / HEADER.name)
+                _run_compiler(*self.compile_flags, *include, "-c", source, "-o", code)
                 _run_compiler(*self.link_flags, code, self.folder / "runtime.so", "-o", new)
                 new.rename(target)
+                code.unlink()
         return target
 
 
@@ -248,7 +251,8 @@ def _symbol(request: Request) -> str:
 
 
 def _translation_unit(source: Path | str, expressions: dict[str, str]) -> str:
-    text = f'#include "{source}"\n' if isinstance(source, Path) else f'#line 1 "code.cu"\n{source}\n'
+    is_file = isinstance(source, Path)
+    text = f'#include "{source}"\n' if is_file else f'#line 1 "code.cu"\n{source}\n'
     for symbol, expression in expressions.items():
         text += (
             f'extern "C" __attribute__((visibility("default"))) const cuda_on_cpu::Kernel* '
@@ -270,7 +274,7 @@ extern "C" __attribute__((visibility("default"))) void cuda_on_cpu_dump() {
 
 def _compile_batch(batch: Sequence[Request]) -> None:
     first = batch[0]
-    tools = toolchain(first.build, (*first.flags, f"-I{first.include_dir}"))
+    tools = toolchain(first.build, first.flags)
     expressions = {_symbol(request): request.expression for request in batch}
     missing = {s: e for s, e in expressions.items() if not (tools.folder / f"{s}.so").exists()}
     if not missing:
@@ -278,7 +282,7 @@ def _compile_batch(batch: Sequence[Request]) -> None:
     text = _translation_unit(first.source, missing)
     if first.build == "coverage":
         text += COVERAGE_DUMP
-    built = tools.compile("batch_" + _digest(*missing), text)
+    built = tools.compile("batch_" + _digest(*missing), text, first.include_dir)
     for symbol in missing:  # every instantiation is found by its own name
         link = tools.folder / f"{symbol}.so"
         new = link.with_suffix(f".{os.getpid()}")
@@ -359,7 +363,7 @@ class EmulatedModule:
         self.expression = expression
         self.schedule = schedule
         self.symbol = _symbol(request)
-        tools = toolchain(request.build, (*request.flags, f"-I{include_dir}"))
+        tools = toolchain(request.build, request.flags)
         self.path = tools.folder / f"{self.symbol}.so"
         if self.path not in _loaded:
             _loaded[self.path] = ctypes.PyDLL(str(self.path))  # holds the GIL: one launch at a time
@@ -408,9 +412,7 @@ class EmulatedFunction:
         if error is not None:
             raise KernelError(f"{self.module.expression}: {self._with_lines(error.decode())}")
 
-    def _check_limits(
-        self, grid: tuple[int, ...], block: tuple[int, ...], shared_mem: int
-    ) -> None:
+    def _check_limits(self, grid: tuple[int, ...], block: tuple[int, ...], shared_mem: int) -> None:
         if min(grid) < 1 or grid[0] >= 2**31 or max(grid[1:]) > 65535:
             raise ValueError(f"grid {grid}: allowed are 1..2147483647, 1..65535, 1..65535")
         if min(block) < 1 or block[2] > 64 or block[0] * block[1] * block[2] > 1024:
@@ -433,8 +435,7 @@ class EmulatedFunction:
 
     def _with_lines(self, text: str) -> str:
         def line(match: re.Match[str]) -> str:
-            command = ["addr2line", "-s", "-e", str(self.module.path), match[1]]
-            return subprocess.run(command, **TEXT, check=True).stdout.split()[0]
+            return _run("addr2line", "-s", "-e", self.module.path, match[1]).stdout.split()[0]
 
         return re.sub("<(0x[0-9a-f]+)>", line, text)
 
@@ -488,7 +489,7 @@ def run_sanitized(
 ) -> subprocess.CompletedProcess[str]:
     """Runs Python with these arguments ("-c", code or "-m", "pytest", ...) under ASan and UBSan."""
     libraries = [
-        subprocess.run([compiler()[0], f"-print-file-name={name}"], **TEXT, check=True).stdout
+        _run(compiler()[0], f"-print-file-name={name}").stdout
         for name in ("libasan.so", "libstdc++.so")  # libstdc++ first, else ASan misses its throw
     ]
     child = {
@@ -500,8 +501,8 @@ def run_sanitized(
         "PYTHONMALLOC": "malloc",
         **(environment or {}),
     }
-    command = [sys.executable, *arguments]
-    return subprocess.run(command, **TEXT, env=child, timeout=timeout, check=False)
+    command = (sys.executable, *arguments)
+    return _run(*command, cwd=HERE.parent, env=child, timeout=timeout, check=False)
 
 
 # ---- coverage ----
@@ -545,9 +546,8 @@ def _gcov(data: Path) -> Iterator[tuple[str, int, int]]:
     with tempfile.TemporaryDirectory() as scratch:
         for file in (data, notes):
             shutil.copy(file, scratch)
-        command = ["gcov", "--json-format", "--stdout", data.name]
-        done = subprocess.run(command, **TEXT, cwd=scratch, check=True)
-    for line in done.stdout.splitlines():
+        report = _run("gcov", "--json-format", "--stdout", data.name, cwd=scratch).stdout
+    for line in report.splitlines():
         for file in json.loads(line)["files"]:
             for entry in file["lines"]:
                 yield file["file"], entry["line_number"], entry["count"]
