@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib
-import importlib.metadata
 import os
 import platform
 import re
@@ -155,7 +154,7 @@ def driver_version() -> tuple[int, int] | None:
 def cupy_distributions() -> dict[str, str]:
     """Return name and version of every installed distribution that brings a ``cupy`` package."""
     pattern = re.compile(r"(amd-)?cupy(-(cuda|rocm)[\w-]*)?", re.IGNORECASE)
-    found = ((d.metadata["Name"] or "", d.version) for d in importlib.metadata.distributions())
+    found = ((d.metadata["Name"] or "", d.version) for d in _metadata().distributions())
     return dict(sorted((name, version) for name, version in found if pattern.fullmatch(name)))
 
 
@@ -278,10 +277,15 @@ def _warnings(folder: Path) -> list[str]:
 
 
 def _installed(name: str) -> str | None:
+    metadata = _metadata()
     try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
+        return str(metadata.version(name))
+    except metadata.PackageNotFoundError:
         return None
+
+
+def _metadata() -> Any:
+    return importlib.import_module("importlib.metadata")  # a fifth of the time of `import gpupool`
 
 
 def _numbers(version: str) -> tuple[int, ...]:

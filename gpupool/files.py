@@ -46,8 +46,6 @@ def _mapped(path: Path) -> np.ndarray[Any, Any]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             array: np.ndarray[Any, Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except OSError:
-        raise
     except Exception as error:  # NumPy's parser lets many classes through for a hostile header
         reason = " ".join(str(error).split())
         raise GpupoolValueError(f"{path}: not a readable .npy file: {reason}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 import traceback
@@ -28,7 +29,8 @@ def say(text: str, style: str = "none") -> None:
     """Print one escaped line on stderr, in colour where that is a terminal and rich is there."""
     line = printable(text)
     if console := _console():
-        console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+        text = importlib.import_module("rich.text").Text(line, style)
+        console.print(text, soft_wrap=True)
     else:
         print(line, file=sys.stderr)
 
@@ -44,8 +46,12 @@ def progress(items: Sequence[T], verb: str) -> Iterator[T]:
 
 def _console() -> Any:
     """Return rich's console on stderr, or None where nobody watches or rich is not installed."""
-    if not sys.stderr.isatty():
-        return None
+    return _rich_console() if sys.stderr.isatty() else None
+
+
+@functools.cache
+def _rich_console() -> Any:
+    """Return the one console: only it can print a line above the progress bar that it shows."""
     try:
         return importlib.import_module("rich.console").Console(stderr=True)
     except ImportError:

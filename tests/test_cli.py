@@ -601,6 +601,7 @@ def watched(monkeypatch):
     """Put a terminal in the place of stderr."""
     stream = Terminal()
     monkeypatch.setattr(sys, "stderr", stream)
+    terminal._rich_console.cache_clear()
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
     return stream
@@ -617,6 +618,8 @@ def test_a_terminal_gets_colour_and_a_progress_bar(monkeypatch, tmp_path):
     shown = stream.getvalue()
     assert "pooling" in shown
     assert "100%" in shown
+    erased = shown.rpartition("\x1b[1A\x1b[2K")[0].rpartition("\x1b[2K")[2]
+    assert erased.startswith("pooling")  # the bar goes, and no line that was said
     assert "\x1b[31mgpupool: error: in/[b].png: not an image" in shown  # red, and no markup
 
 

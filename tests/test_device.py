@@ -106,7 +106,7 @@ def test_without_cupy_the_driver_decides_the_cuda_version(machine, monkeypatch):
 
 def test_without_cupy_and_driver(machine, monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
-    machine.use("cupy_distributions", dict)
+    machine.use("cupy_distributions", lambda: {"cupy": "a source build"})
     machine.use("driver_version", lambda: None)
     assert "and there is no NVIDIA driver" in device.fault().reason
     assert device.fault().remedy == PIP12
@@ -302,6 +302,11 @@ def test_the_facts_of_this_machine_are_json():
     assert re.fullmatch(r"2\.\d+\.\d+.*", facts["packages"]["numpy"])
     assert facts["gpu"]["available"] == device.gpu_available()
     assert facts["gpu"]["available"] or facts["gpu"]["remedy"]
+
+
+def test_a_package_that_is_not_installed_has_no_version(monkeypatch):
+    monkeypatch.setattr(device, "_COMPANIONS", ("numpy", "gpupool-has-no-such-companion"))
+    assert device.facts()["packages"]["gpupool-has-no-such-companion"] is None
 
 
 def test_the_pip_lines_are_the_extras_of_the_package():
