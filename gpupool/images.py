@@ -113,14 +113,17 @@ def _expanded(image: Any, head: bytes, path: Path) -> str:
             f"{path}: an image of Pillow's mode {image.mode}; "
             f"allowed: grey, RGB and RGBA of 8 bits, palettes, grey of 16 bits"
         )
-    if mode == "I;16":
-        if image.has_transparency_data:
-            raise GpupoolTypeError(f"{path}: 16-bit grey with a transparent value is not supported")
-        return mode
-    if _bits(image, head) > 8:
+    bits = _bits(image, head)
+    if mode not in ("L", "I;16"):
+        if bits > 8:
+            raise GpupoolTypeError(
+                f"{path}: colour or alpha of 16 bits a channel, which Pillow cuts to 8; "
+                f"convert it to 8 bits, or to a .npy array"
+            )
+    elif bits not in (1, 8) and image.has_transparency_data:
         raise GpupoolTypeError(
-            f"{path}: colour or alpha of 16 bits a channel, which Pillow cuts to 8; "
-            f"convert it to 8 bits, or to a .npy array"
+            f"{path}: {bits}-bit grey with a transparent value, which Pillow misreads; "
+            f"convert it to 8-bit grey with an alpha channel"
         )
     return _WITH_ALPHA.get(mode, mode) if image.has_transparency_data else mode
 

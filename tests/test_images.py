@@ -174,11 +174,15 @@ def test_16_bit_grey_keeps_its_bits_in_either_byte_order(tmp_path):
     np.testing.assert_array_equal(images.read(path).pixels[0, ..., 0], grey)
 
 
-def test_16_bit_grey_with_a_transparent_value_is_refused(tmp_path):
-    grey = noise(3, 4, dtype=np.uint16)
-    path = png(tmp_path / "x.png", grey, 16, 0, chunk(b"tRNS", b"\0\1"))
-    with pytest.raises(GpupoolTypeError, match="16-bit grey with a transparent value"):
+@pytest.mark.parametrize("bits", [2, 4, 16])
+def test_grey_with_a_transparent_value_that_pillow_misreads_is_refused(tmp_path, bits):
+    rows = noise(2, bits * 4 // 8)
+    transparent = chunk(b"tRNS", b"\0\1")
+    path = png(tmp_path / "x.png", rows, bits, 0, transparent, size=(2, 4))
+    with pytest.raises(GpupoolTypeError, match=f"{bits}-bit grey with a transparent value"):
         images.read(path)
+    opaque = images.read(png(path, rows, bits, 0, size=(2, 4))).pixels
+    assert opaque.shape == (1, 2, 4, 1)
 
 
 @pytest.mark.parametrize(("mode", "ending"), [("CMYK", ".jpg"), ("I", ".tif"), ("F", ".tif")])
