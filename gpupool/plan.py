@@ -1,0 +1,461 @@
+"""From a problem to launches: which kernel, which template arguments, which grid.
+
+A plan is computed from shapes, strides, dtype and attributes alone. It is frozen, printable and
+holds no array; the same problem has one plan, computed once. Everything that becomes part of CUDA
+source is a name from a table here or an integer within bounds.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property, lru_cache
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gpupool.dtypes import FLOAT64, DType
+from gpupool.problem import PoolProblem, Problem, RoiProblem, UnpoolProblem
+from gpupool.validate import INT32_MAX
+from gpupool.window import Axis, taps_of
+
+THREADS = 256
+"""Threads of a block, in every kernel."""
+
+SPECIALISED_TAPS = 32
+"""Windows up to this many taps may be compiled in; larger ones take the generic tier."""
+
+SPECIALISATIONS = 256
+"""Distinct specialised kernels one process may ask for, past which the generic tier serves."""
+
+SHARED_TAPS = 128
+"""Windows from this many taps are shared by several threads, unless they overlap their neighbours."""
+
+LONG_SUM = 4096
+"""Windows from this many taps are always shared: one thread's sum of them would lose accuracy."""
+
+BLOCKS = 512
+"""Blocks that fill a large card; fewer outputs than this cut their planes into parts."""
+
+PART_BYTES = 16
+"""Bytes of the largest partial result: a float64 maximum and its position."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel launch: a template instantiation, its operands by name, parameters and grid."""
+
+    source: str
+    kernel: str
+    template: tuple[str, ...]
+    operands: tuple[str, ...]
+    scalars: tuple[np.generic, ...]
+    grid: tuple[int, int]
+    shared: int = 0
+
+    @property
+    def expression(self) -> str:
+        """The C++ name of the instantiation."""
+        return f"{self.kernel}<{', '.join(self.template)}>"
+
+    def __repr__(self) -> str:
+        return f"{self.source}: {self.expression} <<<{self.grid[0]}x{self.grid[1]}, {THREADS}>>>"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The launches that solve a problem for an input of given strides, in order.
+
+    >>> from gpupool.problem import resolve
+    >>> plan(resolve("max", (1, 64, 112, 112), "float16", kernel_shape=3, strides=2, pads=1))
+    Plan(MaxPool float16 (1, 64, 112, 112) -> (1, 64, 56, 56)
+      window.cu: window<Max<__half>, 2, int, Sizes<3, 3>, Sizes<2, 2>, false> <<<784x1, 256>>>)
+    """
+
+    problem: Problem
+    strides: tuple[int, ...]
+    launches: tuple[Launch, ...]
+    workspace: int = 0
+
+    def __repr__(self) -> str:
+        problem = self.problem
+        head = f"{problem.op} {problem.dtype} {problem.shape} -> {problem.outputs[0].shape}"
+        return f"Plan({'\n  '.join([head, *map(repr, self.launches)])})"
+
+
+def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides, in elements, of a C-contiguous array.
+
+    >>> contiguous((2, 3, 4))
+    (12, 4, 1)
+    """
+    return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
+
+
+@lru_cache(maxsize=4096)
+def plan(problem: Problem, strides: tuple[int, ...] | None = None, tier: str = "auto") -> Plan:
+    """Choose kernel, template arguments and grid for ``problem``; strides of x are in elements."""
+    steps = contiguous(problem.shape) if strides is None else strides
+    if isinstance(problem, UnpoolProblem):
+        return _plan_unpool(problem, steps)
+    if isinstance(problem, RoiProblem):
+        return Plan(problem, steps, (_roi_launch(problem),))
+    geometry = _Geometry.of(problem, steps)
+    if _shared(problem, geometry):
+        return _plan_plane(problem, steps, geometry)
+    return Plan(problem, steps, (_window_launch(problem, geometry, tier),))
+
+
+# Geometry: what the kernels see of a pooling problem
+
+
+@dataclass(frozen=True)
+class _Dim:
+    """A spatial axis with its steps in memory and in the numbering of Indices."""
+
+    axis: Axis
+    step: int
+    index_step: int
+
+    @property
+    def trivial(self) -> bool:
+        """Whether the window leaves the axis alone, so that it can count as a batch axis."""
+        a = self.axis
+        return (a.kernel, a.stride, a.pad_begin, a.out) == (1, 1, 0, a.size)
+
+    @property
+    def covered(self) -> bool:
+        """Whether one window reads exactly the whole axis."""
+        a = self.axis
+        return (a.out, a.kernel, a.pad_begin, a.dilation) == (1, a.size, 0, 1) and a.pad_end == 0
+
+    def joins(self, inner: _Dim) -> bool:
+        """Whether this axis and the next inner one are one axis in memory and numbering."""
+        size = inner.axis.size
+        return (self.step, self.index_step) == (size * inner.step, size * inner.index_step)
+
+
+@dataclass(frozen=True)
+class _Geometry:
+    """Batch, channels and spatial axes, as few of them as memory allows."""
+
+    batch: _Dim
+    channels: _Dim
+    dims: tuple[_Dim, ...]
+    channels_last: bool
+
+    @classmethod
+    def of(cls, problem: PoolProblem, strides: tuple[int, ...]) -> _Geometry:
+        numbering = list(contiguous(problem.shape))
+        if problem.storage_order:
+            for i, axis in enumerate(problem.spatial_axes):
+                numbering[axis] = prod(problem.spatial[:i])
+        rest = [
+            _Dim(_all(problem.shape[axis]), strides[axis], numbering[axis])
+            for axis in (0, problem.channel_axis)
+        ]
+        dims = [
+            _Dim(axis, strides[number], numbering[number])
+            for axis, number in zip(problem.window, problem.spatial_axes, strict=True)
+        ]
+        return cls(*rest, tuple(dims), problem.channels_last)._merged()
+
+    def _merged(self) -> _Geometry:
+        """Make trivial leading axes part of the batch, and covered neighbours one axis."""
+        batch, channels, dims = self.batch, self.channels, list(self.dims)
+        while len(dims) > 1 and dims[0].trivial:
+            outer = batch if self.channels_last else channels
+            if not outer.joins(dims[0]):
+                break
+            inner = dims.pop(0)
+            merged = _Dim(_all(outer.axis.size * inner.axis.size), inner.step, inner.index_step)
+            batch, channels = (merged, channels) if self.channels_last else (batch, merged)
+        i = 0
+        while i + 1 < len(dims):
+            outer, inner = dims[i : i + 2]
+            if outer.covered and inner.covered and outer.joins(inner):
+                size = outer.axis.size * inner.axis.size
+                axis = replace(inner.axis, size=size, kernel=size)
+                dims[i : i + 2] = [_Dim(axis, inner.step, inner.index_step)]
+            else:
+                i += 1
+        return replace(self, batch=batch, channels=channels, dims=tuple(dims))
+
+    @property
+    def outputs(self) -> int:
+        """Number of output elements."""
+        return prod(dim.axis.out for dim in (self.batch, self.channels, *self.dims))
+
+    @cached_property
+    def index_type(self) -> str:
+        """The type that holds every count, coordinate and offset within one plane."""
+        reach = [
+            (a.out - 1) * a.stride + a.extent + a.size + a.pad_begin + a.pad_end
+            for a in (dim.axis for dim in self.dims)
+        ]
+        offsets = sum(
+            (dim.axis.size - 1) * max(abs(dim.step), 1) for dim in self.dims
+        )
+        taps = prod(dim.axis.size for dim in self.dims)
+        largest = max(self.outputs + THREADS, offsets, taps, *reach)
+        return "int" if largest <= INT32_MAX else "long long"
+
+
+def _all(size: int) -> Axis:
+    return Axis(size, 1, 1, 1, 0, 0, size)
+
+
+# Parameters: the Window struct of kernels/window.cuh
+
+
+def _divisor_dtype(index: str) -> np.dtype[Any]:
+    if index == "int":
+        return np.dtype([("divisor", "i4"), ("multiplier", "u4"), ("shift", "u4")], align=True)
+    return np.dtype([("divisor", "i8")], align=True)
+
+
+@lru_cache(maxsize=64)
+def window_dtype(axes: int, index: str) -> np.dtype[Any]:
+    """Return the NumPy mirror of ``Window<axes, index>``."""
+    integer, divisor = ("i4" if index == "int" else "i8"), _divisor_dtype(index)
+    names = ("size", "kernel", "stride", "dilation", "pad_begin", "count_begin", "count_end", "step")
+    axis = np.dtype(
+        [*((name, integer) for name in names), ("index_step", "i8"), ("out", divisor)], align=True
+    )
+    norm = np.dtype([(name, "f8") for name in ("p", "exponent", "slip", "least")])
+    counts = ("outputs", "batch_step", "channel_step", "index_batch_step", "index_channel_step")
+    return np.dtype(
+        [
+            *((name, "i8") for name in counts),
+            ("norm", norm),
+            ("channels", divisor),
+            ("axis", axis, (axes,)),
+        ],
+        align=True,
+    )
+
+
+def divisor(size: int, index: str) -> tuple[int, ...]:
+    """Return the fields of ``Divisor<index>``: n // size as (mulhi(n, m) + n) >> shift.
+
+    >>> _, multiplier, shift = divisor(7, "int")
+    >>> all(((n * multiplier >> 32) + n) >> shift == n // 7 for n in range(1000))
+    True
+    """
+    if index != "int":
+        return (size,)
+    shift = (size - 1).bit_length()
+    return (size, (2**32 * (2**shift - size)) // size + 1, shift)
+
+
+def _parameters(problem: PoolProblem, geometry: _Geometry) -> np.generic:
+    index = geometry.index_type
+    packed = np.zeros((), window_dtype(len(geometry.dims), index))
+    packed["outputs"] = geometry.outputs
+    packed["batch_step"], packed["index_batch_step"] = _steps(geometry.batch)
+    packed["channel_step"], packed["index_channel_step"] = _steps(geometry.channels)
+    packed["norm"] = _norm(problem)
+    packed["channels"] = divisor(geometry.channels.axis.size, index)
+    for row, dim in zip(packed["axis"], geometry.dims, strict=True):
+        a = dim.axis
+        begin, end = (-a.pad_begin, a.pad_end) if problem.count_include_pad else (0, 0)
+        fields = (a.size, a.kernel, a.stride, a.dilation, a.pad_begin, begin, a.size + end)
+        for name, value in zip(row.dtype.names, fields, strict=False):
+            row[name] = value
+        row["step"], row["index_step"] = _steps(dim)
+        row["out"] = divisor(a.out, index)
+    return packed[()]
+
+
+def _steps(dim: _Dim) -> tuple[int, int]:
+    return dim.step, dim.index_step
+
+
+def _norm(problem: PoolProblem) -> tuple[float, float, float, float]:
+    """Return p, 1 / p, what rounding that lost, and the least accurate sum of powers."""
+    p = problem.p
+    info = np.finfo(_sum_dtype(problem))
+    least = float(info.tiny) / float(info.eps) * taps_of(problem.window)
+    return p, 1 / p, float(1 / Fraction(p) - Fraction(1 / p)), least
+
+
+def _sum_dtype(problem: PoolProblem) -> np.dtype[Any]:
+    # The root multiplies the relative error of the sum by 1 / p.
+    if problem.reduction == "lp" and problem.p < 1:
+        return np.dtype(np.float64)
+    accumulator = problem.dtype.accumulator
+    return accumulator if accumulator.kind == "f" else np.dtype(np.float64)
+
+
+# Template arguments
+
+
+def _operator(problem: PoolProblem, index: str) -> str:
+    element = problem.dtype.cuda
+    if problem.indices:
+        return f"ArgMax<{element}, {index}>"
+    if problem.reduction == "max":
+        return f"Max<{element}>"
+    if problem.reduction == "lp":
+        exponent = int(problem.p) if problem.p in (1, 2, 3) else 0
+        return f"Lp<{element}, {exponent}, {_cuda(_sum_dtype(problem))}>"
+    if problem.dtype.is_float:
+        return f"Average<{element}>"
+    wide = taps_of(problem.window) * 255 > INT32_MAX
+    return f"IntegerAverage<{element}, {problem.out_dtype.cuda}, {'long long' if wide else 'int'}>"
+
+
+def _cuda(dtype: np.dtype[Any]) -> str:
+    return "double" if dtype == np.float64 else "float"
+
+
+def _sizes(numbers: Sequence[int]) -> str:
+    return f"Sizes<{', '.join(map(str, numbers))}>"
+
+
+def _bool(value: bool) -> str:
+    return "true" if value else "false"
+
+
+# Which kernel
+
+
+def _shared(problem: PoolProblem, geometry: _Geometry) -> bool:
+    """Whether the threads of a block should share windows: large ones that hardly overlap."""
+    taps = taps_of(problem.window)
+    axes = [dim.axis for dim in geometry.dims]
+    apart = all(2 * a.stride >= min(a.kernel, a.size) or a.out == 1 for a in axes)
+    return taps >= LONG_SUM or (taps >= SHARED_TAPS and apart)
+
+
+_admitted: set[tuple[str, ...]] = set()
+
+
+def _specialised(geometry: _Geometry, tier: str) -> bool:
+    axes = [dim.axis for dim in geometry.dims]
+    return (
+        tier != "generic"
+        and os.environ.get("GPUPOOL_JIT") != "generic"
+        and geometry.index_type == "int"
+        and prod(a.kernel for a in axes) <= SPECIALISED_TAPS
+        and all(a.dilation == 1 and a.stride <= a.kernel for a in axes)
+    )
+
+
+def _admit(template: tuple[str, ...]) -> bool:
+    """Count a specialisation; False once the process has asked for as many as it may."""
+    if template not in _admitted and len(_admitted) >= SPECIALISATIONS:
+        return False
+    _admitted.add(template)
+    return True
+
+
+def _window_launch(problem: PoolProblem, geometry: _Geometry, tier: str) -> Launch:
+    axes = [dim.axis for dim in geometry.dims]
+    index = geometry.index_type
+    head = (_operator(problem, index), str(len(axes)), index)
+    last = _bool(problem.channels_last)
+    generic = (*head, _sizes([0] * len(axes)), _sizes([0] * len(axes)), last)
+    template = generic
+    if _specialised(geometry, tier):
+        sizes = _sizes([a.kernel for a in axes]), _sizes([a.stride for a in axes])
+        if _admit((*head, *sizes, last)):
+            template = (*head, *sizes, last)
+    return Launch(
+        "window.cu",
+        "window",
+        template,
+        ("x", "y", "indices"),
+        (_parameters(problem, geometry),),
+        (-(-geometry.outputs // THREADS), 1),
+    )
+
+
+def _plan_plane(problem: PoolProblem, strides: tuple[int, ...], geometry: _Geometry) -> Plan:
+    axes = [dim.axis for dim in geometry.dims]
+    taps = taps_of(problem.window)
+    workers = THREADS // 32 if problem.channels_last else 32 if taps < 2048 else THREADS
+    outputs = THREADS // workers
+    blocks = -(-geometry.outputs // outputs)
+    parts = max(1, min(BLOCKS // blocks, taps // (16 * workers), 65535))
+    index = geometry.index_type
+    template = (
+        _operator(problem, index), str(len(axes)), index, str(outputs), str(workers),
+        _bool(problem.channels_last),
+    )  # fmt: skip
+    parameters = _parameters(problem, geometry)
+    shared = THREADS * PART_BYTES
+    whole = Launch(
+        "plane.cu", "plane", template, ("x", "y", "indices", "workspace" if parts > 1 else ""),
+        (np.int32(parts if parts > 1 else 0), parameters), (blocks, 1), shared,
+    )  # fmt: skip
+    if parts == 1:
+        return Plan(problem, strides, (whole,))
+    cut = Launch(
+        "plane.cu", "plane_parts", template, ("x", "workspace"), (parameters,), (blocks, parts),
+        shared,
+    )  # fmt: skip
+    return Plan(problem, strides, (cut, whole), geometry.outputs * parts * PART_BYTES)
+
+
+# MaxUnpool and the RoI operators
+
+
+def _plan_unpool(problem: UnpoolProblem, strides: tuple[int, ...]) -> Plan:
+    inputs, outputs = prod(problem.shape), prod(problem.out_shape)
+    element, index = problem.dtype.cuda, "int" if inputs <= INT32_MAX else "long long"
+    sizes = (np.int64(inputs), np.int64(outputs))
+
+    def launch(name: str, template: tuple[str, ...], operands: tuple[str, ...], threads: int,
+               scalars: tuple[np.generic, ...]) -> Launch:  # fmt: skip
+        grid = (-(-threads // THREADS), 1)
+        return Launch("unpool.cu", name, template, operands, scalars, grid)
+
+    launches = (
+        launch("unpool_clear", (element, index), ("y", "workspace"), outputs, sizes[1:]),
+        launch("unpool_claim", (index,), ("indices", "workspace"), inputs, sizes),
+        launch(
+            "unpool_place", (element, index), ("x", "indices", "y", "workspace"), inputs, sizes
+        ),
+    )
+    return Plan(problem, strides, launches, outputs * (4 if index == "int" else 8))
+
+
+ROI_DTYPE = np.dtype(
+    [
+        ("outputs", "i8"),
+        *(
+            (name, "i4")
+            for name in (
+                "batch", "channels", "height", "width", "bins_y", "bins_x", "sampling_ratio",
+                "half_pixel", "channels_last",
+            )
+        ),
+        ("spatial_scale", "f8"),
+    ],
+    align=True,
+)  # fmt: skip
+"""The NumPy mirror of ``Roi`` in kernels/roi.cu."""
+
+
+def _roi_launch(problem: RoiProblem) -> Launch:
+    outputs = prod(problem.outputs[0].shape)
+    packed = np.array(
+        (
+            outputs, problem.batch, problem.channels, *problem.spatial, *problem.pooled,
+            problem.sampling_ratio, problem.half_pixel, problem.channels_last,
+            problem.spatial_scale,
+        ),
+        ROI_DTYPE,
+    )[()]  # fmt: skip
+    grid = (-(-outputs // THREADS), 1)
+    element = problem.dtype.cuda
+    if problem.op == "MaxRoiPool":
+        return Launch("roi.cu", "max_roi_pool", (element,), ("x", "rois", "y"), (packed,), grid)
+    template = (element, _bool(problem.mode == "max"))
+    return Launch(
+        "roi.cu", "roi_align", template, ("x", "rois", "batch_indices", "y"), (packed,), grid
+    )

@@ -1,0 +1,148 @@
+// Element types: how a stored element becomes a value to compare and add, and how a result is
+// rounded back, once. One row for each dtype, the mirror of gpupool/dtypes.py.
+//
+// CuPy compiles with -ftz=true, which flushes float32 subnormals in every ordinary operation. What
+// must be exact is therefore written as PTX without .ftz; the host's plain arithmetic is equal.
+#pragma once
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+template <class T> struct Element;  // Value: what taps are compared and added in. Integer: 8-bit.
+template <> struct Element<double> { using Value = double; static constexpr bool integer = false; };
+template <> struct Element<float> { using Value = float; static constexpr bool integer = false; };
+template <> struct Element<__half> { using Value = float; static constexpr bool integer = false; };
+template <> struct Element<__nv_bfloat16> { using Value = float; static constexpr bool integer = false; };
+template <> struct Element<signed char> { using Value = int; static constexpr bool integer = true; };
+template <> struct Element<unsigned char> { using Value = int; static constexpr bool integer = true; };
+
+__device__ inline double value(double x) { return x; }
+__device__ inline float value(float x) { return x; }
+__device__ inline float value(__half x) { return __half2float(x); }
+__device__ inline float value(__nv_bfloat16 x) { return __bfloat162float(x); }
+__device__ inline int value(signed char x) { return x; }
+__device__ inline int value(unsigned char x) { return x; }
+
+template <class T> __device__ inline typename Element<T>::Value lowest() {
+    return -__int_as_float(0x7f800000);
+}
+template <> __device__ inline int lowest<signed char>() { return -128; }
+template <> __device__ inline int lowest<unsigned char>() { return 0; }
+
+// IEEE arithmetic, subnormals included
+
+__device__ inline double widen(double x) { return x; }
+__device__ inline double widen(float x) {
+#ifdef __CUDA_ARCH__
+    double r;
+    asm("cvt.f64.f32 %0, %1;" : "=d"(r) : "f"(x));
+    return r;
+#else
+    return x;
+#endif
+}
+
+__device__ inline float narrow(double x) {
+#ifdef __CUDA_ARCH__
+    float r;
+    asm("cvt.rn.f32.f64 %0, %1;" : "=f"(r) : "d"(x));
+    return r;
+#else
+    return static_cast<float>(x);
+#endif
+}
+
+__device__ inline int add(int a, int b) { return a + b; }
+__device__ inline long long add(long long a, long long b) { return a + b; }
+__device__ inline double add(double a, double b) { return a + b; }
+__device__ inline float add(float a, float b) {
+#ifdef __CUDA_ARCH__
+    float r;
+    asm("add.rn.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+    return r;
+#else
+    return a + b;
+#endif
+}
+
+__device__ inline double multiply(double a, double b) { return a * b; }
+__device__ inline float multiply(float a, float b) {
+#ifdef __CUDA_ARCH__
+    float r;
+    asm("mul.rn.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+    return r;
+#else
+    return a * b;
+#endif
+}
+
+__device__ inline double divide(double a, double b) { return a / b; }
+__device__ inline float divide(float a, float b) {
+#ifdef __CUDA_ARCH__
+    float r;
+    asm("div.rn.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+    return r;
+#else
+    return a / b;
+#endif
+}
+
+__device__ inline double magnitude(double x) { return fabs(x); }
+__device__ inline float magnitude(float x) { return __uint_as_float(__float_as_uint(x) & 0x7fffffffu); }
+
+template <class Value> __device__ inline bool finite(Value x) {
+    return magnitude(x) < __int_as_float(0x7f800000);
+}
+
+// Whether v takes the place of best: it is greater, or the first NaN.
+__device__ inline bool displaces(int v, int best) { return v > best; }
+__device__ inline bool displaces(double v, double best) { return !(v <= best) && best == best; }
+__device__ inline bool displaces(float v, float best) {
+#ifdef __CUDA_ARCH__
+    int r;
+    asm("{ .reg .pred p;\n\t"
+        "setp.num.f32 p, %2, %2;\n\t"
+        "setp.gtu.and.f32 p, %1, %2, p;\n\t"
+        "selp.s32 %0, 1, 0, p; }"
+        : "=r"(r) : "f"(v), "f"(best));
+    return r != 0;
+#else
+    return !(v <= best) && best == best;
+#endif
+}
+
+__device__ inline int maximum(int a, int b) { return a > b ? a : b; }
+__device__ inline double maximum(double a, double b) { return displaces(b, a) ? b : a; }
+__device__ inline float maximum(float a, float b) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    float r;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+    return r;
+#else
+    return displaces(b, a) ? b : a;
+#endif
+}
+
+// Rounding to the stored type, once
+
+template <class T> struct Round;
+template <> struct Round<double> {
+    __device__ static double from(double x) { return x; }
+};
+template <> struct Round<float> {
+    __device__ static float from(float x) { return x; }
+    __device__ static float from(double x) { return narrow(x); }
+};
+template <> struct Round<__half> {
+    __device__ static __half from(float x) { return __float2half_rn(x); }
+    __device__ static __half from(double x) { return __double2half(x); }
+};
+template <> struct Round<__nv_bfloat16> {
+    __device__ static __nv_bfloat16 from(float x) { return __float2bfloat16_rn(x); }
+    __device__ static __nv_bfloat16 from(double x) { return __double2bfloat16(x); }
+};
+template <> struct Round<signed char> {
+    __device__ static signed char from(int x) { return static_cast<signed char>(x); }
+};
+template <> struct Round<unsigned char> {
+    __device__ static unsigned char from(int x) { return static_cast<unsigned char>(x); }
+};

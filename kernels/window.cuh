@@ -1,0 +1,175 @@
+// The window: the geometry of each spatial axis, and the only loop over them.
+//
+// Every field is exact for any legal problem when Index is long long; the plan proves from the
+// element counts where int is enough. Layouts are strides, so channels first and last, views and
+// both storage orders are data, not code.
+#pragma once
+#include "ops.cuh"
+
+// Division by a number known on the host. For int: (mulhi(n, multiplier) + n) >> shift, n < 2^31.
+template <class Index> struct Divisor;
+template <> struct Divisor<int> {
+    int divisor;
+    unsigned multiplier, shift;
+    __device__ int quotient(int n) const {
+        return static_cast<int>((__umulhi(n, multiplier) + static_cast<unsigned>(n)) >> shift);
+    }
+};
+template <> struct Divisor<long long> {
+    long long divisor;
+    __device__ long long quotient(long long n) const { return n / divisor; }
+};
+
+template <class Index> struct Axis {
+    Index size, kernel, stride, dilation, pad_begin;
+    Index count_begin, count_end;  // positions that AveragePool counts: the input, or its padding too
+    Index step;                    // elements from one position to the next in x
+    long long index_step;          // and in the numbering of Indices
+    Divisor<Index> out;
+};
+
+template <int Axes, class Index> struct Window {
+    long long outputs;
+    long long batch_step, channel_step, index_batch_step, index_channel_step;
+    Norm norm;
+    Divisor<Index> channels;
+    Axis<Index> axis[Axes];
+};
+
+// Sizes known at compile time, 0 where they are not.
+template <int... N> struct Sizes {
+    static constexpr bool known = ((N > 0) && ...);
+    __host__ __device__ static constexpr int at(int i) {
+        constexpr int sizes[] = {N...};
+        return sizes[i];
+    }
+};
+
+template <class Index> __device__ inline Index divide_up(Index n, Index divisor) {
+    return divisor == 1 ? n : (n + divisor - 1) / divisor;
+}
+
+// A run of taps: the first one, and how many there are.
+template <class Index> struct Run {
+    Index first, count;
+};
+
+// The taps of a window starting at `start` that read positions low .. high - 1.
+template <class Index>
+__device__ inline Run<Index> clip(Index start, Index low, Index high, Index kernel, Index dilation) {
+    Index first = start < low ? divide_up(low - start, dilation) : 0;
+    Index end = start < high ? divide_up(high - start, dilation) : 0;
+    if (end > kernel) end = kernel;
+    return {first, end > first ? end - first : 0};
+}
+
+// One output element: its window, clipped to the input, and where both lie in memory.
+template <int Axes, class Index, class Kernel, class Stride, bool ChannelsLast> struct Place {
+    const Window<Axes, Index>& w;
+    Index start[Axes];  // position of the first tap, in the padding or not
+    Index first[Axes];  // position of the first valid tap
+    Index count[Axes];  // valid taps
+    long long base, index_base;
+    bool whole = true;  // no tap is in the padding
+
+    // Decodes a flat output position into image, channel and one coordinate per axis.
+    __device__ Place(const Window<Axes, Index>& window, Index n) : w(window) {
+        Index channel;
+        if constexpr (ChannelsLast) n = split(n, w.channels, channel);
+#pragma unroll
+        for (int a = Axes - 1; a >= 0; --a) {
+            Index coordinate;
+            n = split(n, w.axis[a].out, coordinate);
+            clip_axis(a, coordinate);
+        }
+        if constexpr (!ChannelsLast) n = split(n, w.channels, channel);
+        base = n * w.batch_step + channel * w.channel_step;
+        index_base = n * w.index_batch_step + channel * w.index_channel_step;
+    }
+
+    __device__ static Index split(Index n, const Divisor<Index>& by, Index& remainder) {
+        Index quotient = by.quotient(n);
+        remainder = n - quotient * by.divisor;
+        return quotient;
+    }
+
+    __device__ Index kernel(int a) const { return Kernel::known ? Kernel::at(a) : w.axis[a].kernel; }
+    __device__ Index stride(int a) const { return Stride::known ? Stride::at(a) : w.axis[a].stride; }
+    __device__ Index dilation(int a) const { return Kernel::known ? 1 : w.axis[a].dilation; }
+
+    __device__ void clip_axis(int a, Index coordinate) {
+        start[a] = coordinate * stride(a) - w.axis[a].pad_begin;
+        Run<Index> taps = clip<Index>(start[a], 0, w.axis[a].size, kernel(a), dilation(a));
+        first[a] = start[a] + taps.first * dilation(a);
+        count[a] = taps.count;
+        whole &= taps.count == kernel(a);
+    }
+
+    // Number of valid taps.
+    __device__ Index taps() const {
+        Index total = 1;
+#pragma unroll
+        for (int a = 0; a < Axes; ++a) total *= count[a];
+        return total;
+    }
+
+    // Taps that an average divides by: the valid ones, or those in the explicit padding too.
+    __device__ long long counted() const {
+        long long total = 1;
+#pragma unroll
+        for (int a = 0; a < Axes; ++a)
+            total *= clip<Index>(start[a], w.axis[a].count_begin, w.axis[a].count_end, kernel(a),
+                                 dilation(a)).count;
+        return total > 0 ? total : 1;
+    }
+
+    // Where the tap numbered code lies, from base; `index` gains its place in the numbering of
+    // Indices.
+    __device__ Index offset(Index code, long long& index) const {
+        Index sum = 0;
+#pragma unroll
+        for (int a = Axes - 1; a >= 0; --a) {
+            Index outer = a ? code / count[a] : 0;
+            Index position = first[a] + (code - outer * count[a]) * dilation(a);
+            sum += position * w.axis[a].step;
+            index += position * w.axis[a].index_step;
+            code = outer;
+        }
+        return sum;
+    }
+};
+
+// Visits every valid tap in row-major order with its offset from base and its code. Whole: no tap
+// is in the padding, so the counts are the kernel's own and the loops unroll.
+template <class Kernel, bool Whole, int A, class Place, class Index, class Visit>
+__device__ inline void for_each_tap(const Place& place, Index offset, Index code, Visit& visit) {
+    if constexpr (A == sizeof(place.start) / sizeof(place.start[0])) {
+        visit(offset, code);
+    } else {
+        constexpr int unroll = Whole ? Kernel::at(A) : 1;
+        const Index count = Whole ? Kernel::at(A) : place.count[A];
+        const Index step = place.w.axis[A].step * place.dilation(A);
+        offset += place.first[A] * place.w.axis[A].step;
+#pragma unroll unroll
+        for (Index t = 0; t < count; ++t)
+            for_each_tap<Kernel, Whole, A + 1>(place, offset + t * step, code * count + t, visit);
+    }
+}
+
+// Stores the result of one output element: a rounded value, or a maximum and its position.
+template <class Op, class Place, class Traverse, class Index>
+__device__ inline void store(const Op& op, const Place& place, Traverse& traverse, Index n, bool writes,
+                             const typename Op::Element* x, typename Op::Out* y, long long* indices) {
+    if constexpr (Op::indices) {
+        Index code = op.result(traverse, 1);
+        if (!writes) return;
+        bool empty = place.taps() == 0;
+        long long index = place.index_base;
+        y[n] = empty ? Round<typename Op::Out>::from(lowest<typename Op::Element>())
+                     : x[place.base + place.offset(code, index)];
+        indices[n] = empty ? -1 : index;
+    } else {
+        typename Op::Out result = op.result(traverse, place.counted());
+        if (writes) y[n] = result;
+    }
+}
