@@ -191,6 +191,14 @@ unsigned random_below(unsigned n) {
     return unsigned((random_state >> 32) * n >> 32);
 }
 
+[[gnu::format(printf, 1, 2)]] void report(const char* format, ...) {
+    va_list values;
+    va_start(values, format);
+    std::vsnprintf(error, sizeof error, format, values);
+    va_end(values);
+    failed = true;
+}
+
 void arrange() {  // the order in which the threads of a block are visited
     if (launch->order == RANDOM)
         for (unsigned i = unsigned(order.size()); i > 1; --i)
@@ -356,13 +364,11 @@ void report_divergence() {
             lines |= thread.state != EXITED;
         line[thread.state] = thread.line;
     }
-    std::snprintf(error, sizeof error,
-                  "divergence in block (%u, %u, %u) of %zu threads: %d wait at a block barrier "
-                  "(line %d), %d at a warp primitive (line %d), %d exited%s",
-                  blockIdx.x, blockIdx.y, blockIdx.z, threads.size(), count[AT_BLOCK_BARRIER],
-                  line[AT_BLOCK_BARRIER], count[AT_WARP_BARRIER], line[AT_WARP_BARRIER],
-                  count[EXITED], lines ? "; not all at the same line" : "");
-    failed = true;
+    report("divergence in block (%u, %u, %u) of %zu threads: %d wait at a block barrier (line %d), "
+           "%d at a warp primitive (line %d), %d exited%s",
+           blockIdx.x, blockIdx.y, blockIdx.z, threads.size(), count[AT_BLOCK_BARRIER],
+           line[AT_BLOCK_BARRIER], count[AT_WARP_BARRIER], line[AT_WARP_BARRIER], count[EXITED],
+           lines ? "; not all at the same line" : "");
 }
 
 bool all_exited() {
@@ -374,10 +380,8 @@ bool all_exited() {
 void check_canary() {
     for (size_t i = 0; i < CANARY; ++i)
         if (shared[launch->shared_bytes + i] != POISON) {
-            std::snprintf(error, sizeof error,
-                          "block (%u, %u, %u) wrote shared memory byte %zu of %u", blockIdx.x,
-                          blockIdx.y, blockIdx.z, launch->shared_bytes + i, launch->shared_bytes);
-            failed = true;
+            report("block (%u, %u, %u) wrote shared memory byte %zu of %u", blockIdx.x, blockIdx.y,
+                   blockIdx.z, launch->shared_bytes + i, launch->shared_bytes);
             return;
         }
 }
@@ -472,9 +476,8 @@ void fail(const char* format, ...) {
     va_start(values, format);
     std::vsnprintf(text, sizeof text, format, values);
     va_end(values);
-    std::snprintf(error, sizeof error, "block (%u, %u, %u), thread (%u, %u, %u): %s", blockIdx.x,
-                  blockIdx.y, blockIdx.z, threadIdx.x, threadIdx.y, threadIdx.z, text);
-    failed = true;
+    report("block (%u, %u, %u), thread (%u, %u, %u): %s", blockIdx.x, blockIdx.y, blockIdx.z,
+           threadIdx.x, threadIdx.y, threadIdx.z, text);
     switch_context(*current->fiber, launcher);
     std::abort();
 }
@@ -531,17 +534,19 @@ extern "C" const char* cuda_on_cpu_launch(
     return failed ? error : nullptr;
 }
 
-namespace cuda_on_cpu {
 #if !defined(CUDA_ON_CPU_CHECKED)
+namespace cuda_on_cpu {
 void atomic_access(void*, int) {}
 namespace {
 void forget_accesses() {}
 }  // namespace
+}  // namespace cuda_on_cpu
 #else
 // ---- checked builds ----
 // The kernel is compiled with -fsanitize=thread,undefined, whose calls arrive here instead of in
 // the sanitizers' own libraries. Every byte of the argument arrays and of shared memory remembers
 // its last write and reads; two accesses conflict unless a barrier orders them.
+namespace cuda_on_cpu {
 namespace {
 
 struct Access {
@@ -602,8 +607,8 @@ struct Span {
                             uint64_t address, const char* before, const char* here) {
     fail("race on %s byte %llu: %s at <%#x> conflicts with %s by thread %u of block number %u at "
          "<%#x>; no barrier is between them",
-         span.name, (unsigned long long)(address - span.low), here, place_in_module(access.place), before,
-         unsigned(past.thread), past.block, place_in_module(past.place));
+         span.name, (unsigned long long)(address - span.low), here, place_in_module(access.place),
+         before, unsigned(past.thread), past.block, place_in_module(past.place));
 }
 
 void remember(uint64_t address, const Access& access, bool write, const Span& span) {
@@ -623,8 +628,8 @@ void remember(uint64_t address, const Access& access, bool write, const Span& sp
         Access& first = byte.reads[0];
         Access& second = byte.reads[1];
         if (!first.valid || ordered(first, access)) first = access;
-        else if (!second.valid || ordered(second, access) || second.thread / 32 == first.thread / 32)
-            second = access;
+        else if (!second.valid || ordered(second, access)) second = access;
+        else if (second.thread / 32 == first.thread / 32) second = access;
         return;
     }
     for (Access& read : byte.reads) {
@@ -725,6 +730,4 @@ UNDEFINED(nonnull_arg, "null argument")
 UNDEFINED(builtin_unreachable, "unreachable code reached")
 UNDEFINED(missing_return, "function without a return value")
 UNDEFINED(vla_bound_not_positive, "array of no elements")
-namespace cuda_on_cpu {
 #endif
-}  // namespace cuda_on_cpu

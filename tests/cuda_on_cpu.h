@@ -1,5 +1,5 @@
 // What CUDA C++ gives a kernel, for g++: the kernel text is compiled unchanged after this header.
-// Declarations starting with cuda_on_cpu:: are defined in cuda_on_cpu.cpp, the machine that runs it.
+// What namespace cuda_on_cpu declares is defined in cuda_on_cpu.cpp, the machine that runs it.
 #pragma once
 #include <cassert>
 #include <climits>
@@ -79,7 +79,8 @@ template <class... A, void (*function)(A...)>
 struct Entry<function> {
     static constexpr Parameter parameters[] = {describe<A>()..., {}};
     template <size_t... I>
-    __attribute__((no_sanitize_thread)) static void call(void** arguments, std::index_sequence<I...>) {
+    __attribute__((no_sanitize_thread))
+    static void call(void** arguments, std::index_sequence<I...>) {
         function(*static_cast<A*>(arguments[I])...);
     }
     static void run(void** arguments) { call(arguments, std::index_sequence_for<A...>()); }
@@ -254,7 +255,9 @@ ATOMIC_CAS(unsigned short)
 #define LOAD(NAME) \
     template <class T> inline T NAME(const T* address) { return *address; }
 #define STORE(NAME) \
-    template <class T> inline void NAME(T* address, cuda_on_cpu::Same<T> value) { *address = value; }
+    template <class T> inline void NAME(T* address, cuda_on_cpu::Same<T> value) { \
+        *address = value;                                                         \
+    }
 LOAD(__ldg) LOAD(__ldca) LOAD(__ldcg) LOAD(__ldcs) LOAD(__ldcv) LOAD(__ldlu)
 STORE(__stwb) STORE(__stcg) STORE(__stcs) STORE(__stwt)
 #undef LOAD
@@ -361,10 +364,18 @@ PACKED(__vsub2, uint16_t, a - b)
 PACKED(__vavgu4, uint8_t, (a + b + 1) / 2)
 #undef PACKED_BOTH
 #undef PACKED
-inline unsigned __vimax3_s16x2(unsigned a, unsigned b, unsigned c) { return __vmaxs2(__vmaxs2(a, b), c); }
-inline unsigned __vimax3_u16x2(unsigned a, unsigned b, unsigned c) { return __vmaxu2(__vmaxu2(a, b), c); }
-inline unsigned __vimin3_s16x2(unsigned a, unsigned b, unsigned c) { return __vmins2(__vmins2(a, b), c); }
-inline unsigned __vimin3_u16x2(unsigned a, unsigned b, unsigned c) { return __vminu2(__vminu2(a, b), c); }
+inline unsigned __vimax3_s16x2(unsigned a, unsigned b, unsigned c) {
+    return __vmaxs2(__vmaxs2(a, b), c);
+}
+inline unsigned __vimax3_u16x2(unsigned a, unsigned b, unsigned c) {
+    return __vmaxu2(__vmaxu2(a, b), c);
+}
+inline unsigned __vimin3_s16x2(unsigned a, unsigned b, unsigned c) {
+    return __vmins2(__vmins2(a, b), c);
+}
+inline unsigned __vimin3_u16x2(unsigned a, unsigned b, unsigned c) {
+    return __vminu2(__vminu2(a, b), c);
+}
 
 // ---- min and max: CUDA's overloads, mixed signs count as unsigned ----
 #define MIN_MAX(R, A, B)                                                      \

@@ -12,6 +12,18 @@ are four builds:
 - "address": AddressSanitizer and UndefinedBehaviorSanitizer proper; needs run_sanitized().
 - "coverage": gcov counters; see write_coverage() and line_coverage().
 
+What a kernel author has to observe:
+
+- Shared memory is one `extern __shared__ __align__(16) unsigned char shared[];`, outside every
+  namespace.
+- Inline PTX stands behind `#ifdef __CUDA_ARCH__` with a plain equivalent beside it.
+- Arrays are arguments of their own, not pointers inside a struct.
+- What lanes exchange through shared memory needs __syncwarp; shuffles and votes order nothing.
+- Blocks meet in atomics only, and no thread exits before a barrier that its block comes to.
+
+Not emulated: PTX, contraction into FMA (flags=("-mfma", "-ffp-contract=fast") tries it), and
+flushing of subnormals unless `flush_subnormals` is set on the function.
+
 The environment: GPUPOOL_EMULATOR_BUILD is the default build, GPUPOOL_EMULATOR_CACHE the folder of
 the compiled modules.
 """

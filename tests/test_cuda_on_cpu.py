@@ -495,6 +495,14 @@ def test_static_shared_memory_is_refused() -> None:
         EmulatedModule(code, include_dir=DATA, expression="tile")
 
 
+def test_a_batch_serves_each_of_its_instantiations(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["add_one<short>", "add_one<unsigned>"]
+    compile_many(Request(PLANTED, DATA, name, (), "plain") for name in names)
+    monkeypatch.setattr(cuda_on_cpu, "_run_compiler", pytest.fail)
+    for name in names:
+        assert function(name).module.expression == name
+
+
 def test_an_edited_header_is_compiled_again(tmp_path: Path) -> None:
     code = '#include "value.cuh"\n__global__ void constant(int* y) { y[0] = VALUE; }'
     y = np.zeros(1, np.int32)
@@ -570,7 +578,7 @@ def test_coverage_names_the_lines(tmp_path: Path) -> None:
 
 CHILD = """
 import numpy as np
-from tests.cuda_on_cpu import EmulatedModule, FORWARD, REVERSE, shuffled
+from tests.cuda_on_cpu import EmulatedModule, FORWARD, KernelError, REVERSE, shuffled
 from tests.test_cuda_on_cpu import DATA, PLANTED
 def function(expression, schedule=FORWARD):
     module = EmulatedModule(PLANTED, include_dir=DATA, expression=expression, schedule=schedule)
@@ -615,8 +623,12 @@ def test_sanitizers_accept_what_is_right() -> None:
         + "for schedule in (FORWARD, REVERSE, shuffled(1)):\n"
         + "    y = np.zeros(3, np.int32)\n"
         + "    f = function('block_sum<int>', schedule)\n"
-        + "    f((3,), (512,), (x, y, np.int32(1500)), 128)\n"
+        + "    f((3,), (1024,), (x, y, np.int32(1500)), 128)\n"
         + "    assert (y == x.sum(axis=1)).all()\n"
+        + "    try:\n"
+        + "        function('early_exit', schedule)((1,), (64,), (x, x.copy(), np.int32(40)))\n"
+        + "    except KernelError as error:\n"
+        + "        assert '24 exited' in str(error)\n"
         + "print('right')\n",
     )
     assert done.stdout == "right\n", done.stderr

@@ -6,7 +6,8 @@ extern __shared__ __align__(16) unsigned char shared[];
 
 // ---- right ----
 template <class T>
-__global__ void __launch_bounds__(256) add_one(const T* __restrict__ x, T* __restrict__ y, long long n) {
+__global__ void __launch_bounds__(256)
+add_one(const T* __restrict__ x, T* __restrict__ y, long long n) {
     const long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n) y[i] = x[i] + T(1);
 }
@@ -14,7 +15,8 @@ __global__ void __launch_bounds__(256) add_one(const T* __restrict__ x, T* __res
 template <class T>
 __device__ __forceinline__ T warp_sum(T value) {
 #pragma unroll
-    for (int distance = 16; distance; distance /= 2) value += __shfl_down_sync(~0u, value, distance);
+    for (int distance = 16; distance; distance /= 2)
+        value += __shfl_down_sync(~0u, value, distance);
     return value;
 }
 
@@ -127,7 +129,8 @@ __global__ void integer_intrinsics(const unsigned* x, const unsigned* y, unsigne
         __umulhi(a, b), unsigned(__dp4a(int(a), int(b), 7)), __dp4a(a, b, 7u), __vmaxu4(a, b),
         __vmaxs4(a, b), __vmaxu2(a, b), __vmaxs2(a, b), __byte_perm(a, b, 0x7531),
         __funnelshift_l(a, b, 9), __funnelshift_r(a, b, 9), unsigned(__clz(int(a))),
-        unsigned(__ffs(int(a))), unsigned(__popc(a)), __brev(a), max(a, b), unsigned(min(int(a), int(b))),
+        unsigned(__ffs(int(a))), unsigned(__popc(a)), __brev(a), max(a, b),
+        unsigned(min(int(a), int(b))),
         unsigned(__vimax3_s32(int(a), int(b), 5)), __float_as_uint(__uint_as_float(a)),
         unsigned(__popcll((unsigned long long)a << 32 | b)), __vimax3_u16x2(a, b, 77u)};
     for (unsigned k = 0; k < sizeof results / sizeof *results; ++k) out[k * n + i] = results[k];
@@ -137,7 +140,9 @@ __global__ void copy_vectors(const float4* x, float4* y) {
     __stcs(y + threadIdx.x, __ldcs(x + threadIdx.x));
 }
 
-__global__ void maximum(const int* x, int* y) { atomicMax(y, x[blockIdx.x * blockDim.x + threadIdx.x]); }
+__global__ void maximum(const int* x, int* y) {
+    atomicMax(y, x[blockIdx.x * blockDim.x + threadIdx.x]);
+}
 
 __global__ void compare_subnormals(const float* x, float* y) { y[0] = fmaxf(x[0], x[1]); }
 
