@@ -1,0 +1,55 @@
+"""The backends that every law is tested on, and the Hypothesis profiles."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+
+import gpupool
+
+QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
+settings.register_profile(
+    "ci", derandomize=True, deadline=None, max_examples=200, suppress_health_check=QUIET
+)
+settings.register_profile(
+    "thorough", deadline=None, max_examples=3000, suppress_health_check=QUIET, print_blob=True
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@dataclass(frozen=True)
+class Backend:
+    """The public functions of one implementation, and the way into and out of its arrays.
+
+    ``array`` keeps values and, where it can, strides; ``numpy`` brings a result back.
+    """
+
+    name: str
+    functions: Any
+    array: Callable[[np.ndarray[Any, Any]], Any] = lambda x: x
+    numpy: Callable[[Any], np.ndarray[Any, Any]] = lambda x: x
+
+    def __getattr__(self, function: str) -> Any:
+        return getattr(self.functions, function)
+
+
+def numpy_backend() -> Backend:
+    return Backend("numpy", gpupool)
+
+
+BACKENDS = [
+    pytest.param(numpy_backend, id="numpy"),
+]
+"""Every implementation of the public functions: each runs all the tests that take ``backend``."""
+
+
+@pytest.fixture(scope="session", params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> Backend:
+    made: Backend = request.param()
+    return made

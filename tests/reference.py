@@ -1,0 +1,432 @@
+"""Every operator evaluated slowly and obviously, tap by tap, from the text of the semantics.
+
+Nothing here comes from gpupool. Maxima are elements of x, so they are returned as arrays; means and
+norms are returned as exact numbers, with what bounds the rounding error of computing them in
+floating point (see tests/tolerance.py). The functions take the arguments of gpupool's own.
+"""
+
+from __future__ import annotations
+
+import decimal
+import functools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import chain, product
+from typing import Any
+
+import numpy as np
+
+Place = tuple[int, ...]
+
+DECIMAL = decimal.Context(prec=40, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN)
+
+
+@dataclass(frozen=True)
+class Real:
+    """One output as it is in exact arithmetic: a Fraction, or the float inf, -inf or nan.
+
+    ``magnitude`` is what rounding errors are relative to, ``taps`` how many terms were added;
+    ``finite`` says that every tap was.
+    """
+
+    value: Fraction | float
+    magnitude: Fraction = Fraction(0)
+    taps: int = 0
+    largest: float = 0.0
+    smallest: float = 0.0
+    finite: bool = True
+
+
+# Geometry
+
+
+@dataclass(frozen=True)
+class Line:
+    """The windows along one spatial axis: for each output, positions and number of counted taps."""
+
+    valid: tuple[tuple[int, ...], ...]
+    counted: tuple[int, ...]
+
+
+def outputs(
+    size: int, kernel: int, stride: int, dilation: int, pads: Place, auto_pad: str, ceil: bool
+) -> tuple[int, int, int]:
+    """Return the number of outputs of one axis and its pads at the begin and the end."""
+    extent = (kernel - 1) * dilation + 1
+    begin, end = pads
+    if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+        out = math.ceil(Fraction(size, stride))
+        total = max((out - 1) * stride + extent - size, 0)
+        small, large = total // 2, total - total // 2
+        begin, end = (small, large) if auto_pad == "SAME_UPPER" else (large, small)
+    elif auto_pad == "VALID":
+        out = math.floor(Fraction(size - extent, stride)) + 1
+    elif ceil:
+        out = math.ceil(Fraction(size + begin + end - extent, stride)) + 1
+        if (out - 1) * stride >= size + begin:
+            out -= 1
+    else:
+        out = math.floor(Fraction(size + begin + end - extent, stride)) + 1
+    return out, begin, end
+
+
+def line(size: int, kernel: int, stride: int, dilation: int, *rest: Any) -> Line:
+    out, begin, end = outputs(size, kernel, stride, dilation, *rest)
+    taps = [[o * stride - begin + j * dilation for j in range(kernel)] for o in range(out)]
+    return Line(
+        tuple(tuple(q for q in window if 0 <= q < size) for window in taps),
+        tuple(sum(q < size + end for q in window) for window in taps),
+    )
+
+
+def spread(value: Any, axes: int, default: int) -> Place:
+    """Write an attribute out: absent is the default, one number serves every axis."""
+    if value is None:
+        return (default,) * axes
+    return (int(value),) * axes if np.ndim(value) == 0 else tuple(map(int, value))
+
+
+def lines(
+    spatial: Place,
+    kernel_shape: Any,
+    strides: Any = None,
+    pads: Any = None,
+    dilations: Any = None,
+    auto_pad: str = "NOTSET",
+    ceil_mode: bool = False,
+) -> list[Line]:
+    n = len(spatial)
+    flat = spread(pads, 2 * n, 0)
+    return [
+        line(size, k, s, d, pad, auto_pad, bool(ceil_mode))
+        for size, k, s, d, pad in zip(
+            spatial,
+            spread(kernel_shape, n, 1),
+            spread(strides, n, 1),
+            spread(dilations, n, 1),
+            zip(flat[:n], flat[n:], strict=True),
+            strict=True,
+        )
+    ]
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """The shape of a result and, for each of its elements, where in x its valid taps are."""
+
+    shape: Place
+    windows: dict[Place, tuple[list[Place], int]]
+
+
+def pooling(shape: Place, channels_last: bool, **attributes: Any) -> Pooling:
+    def place(n: int, c: int, spatial: Place) -> Place:
+        return (n, *spatial, c) if channels_last else (n, c, *spatial)
+
+    batch, channels = shape[0], shape[-1 if channels_last else 1]
+    along = lines(shape[1:-1] if channels_last else shape[2:], **attributes)
+    windows = {}
+    for n, c in product(range(batch), range(channels)):
+        for o in product(*(range(len(axis.valid)) for axis in along)):
+            taps = product(*(axis.valid[i] for axis, i in zip(along, o, strict=True)))
+            counted = math.prod(axis.counted[i] for axis, i in zip(along, o, strict=True))
+            windows[place(n, c, o)] = [place(n, c, tap) for tap in taps], counted
+    return Pooling(place(batch, channels, tuple(len(axis.valid) for axis in along)), windows)
+
+
+def flat(place: Place, shape: Place) -> int:
+    """Return the row-major position of an element."""
+    position = 0
+    for q, size in zip(place, shape, strict=True):
+        position = position * size + q
+    return position
+
+
+def column_major(place: Place, shape: Place) -> int:
+    """Return the position of an element whose plane is counted column-major."""
+    plane = place[0] * shape[1] + place[1]
+    position = plane * math.prod(shape[2:])
+    step = 1
+    for q, size in zip(place[2:], shape[2:], strict=True):
+        position, step = position + q * step, step * size
+    return position
+
+
+# Maxima
+
+
+def lowest(dtype: np.dtype[Any]) -> Any:
+    return np.iinfo(dtype).min if dtype.kind in "iu" else -math.inf
+
+
+def first_greatest(x: np.ndarray[Any, Any], taps: list[Place]) -> Place | None:
+    """Scan the taps in order: the first NaN, or else the first of the equal greatest."""
+    best: Place | None = None
+    for tap in taps:
+        if best is None or (not math.isnan(x[best]) and (math.isnan(x[tap]) or x[tap] > x[best])):
+            best = tap
+    return best
+
+
+def max_pool(
+    x: np.ndarray[Any, Any],
+    kernel_shape: Any,
+    *,
+    storage_order: int = 0,
+    return_indices: bool = False,
+    channels_last: bool = False,
+    **attributes: Any,
+) -> tuple[np.ndarray[Any, Any], ...]:
+    pool = pooling(x.shape, channels_last, kernel_shape=kernel_shape, **attributes)
+    y = np.full(pool.shape, lowest(x.dtype), x.dtype)
+    indices = np.full(pool.shape, -1, np.int64)
+    for o, (taps, _) in pool.windows.items():
+        best = first_greatest(x, taps)
+        if best is not None:
+            y[o] = x[best]
+            indices[o] = (column_major if storage_order else flat)(best, x.shape)
+    return (y, indices) if return_indices else (y,)
+
+
+def max_unpool(
+    x: np.ndarray[Any, Any],
+    indices: np.ndarray[Any, Any],
+    kernel_shape: Any,
+    *,
+    strides: Any = None,
+    pads: Any = None,
+    output_shape: Any = None,
+    channels_last: bool = False,
+) -> tuple[np.ndarray[Any, Any]]:
+    spatial = x.shape[1:-1] if channels_last else x.shape[2:]
+    n = len(spatial)
+    pad = spread(pads, 2 * n, 0)
+    kernel, stride = spread(kernel_shape, n, 1), spread(strides, n, 1)
+    sizes = [(spatial[i] - 1) * stride[i] - pad[i] - pad[n + i] + kernel[i] for i in range(n)]
+    shape = (x.shape[0], *sizes, x.shape[-1]) if channels_last else (*x.shape[:2], *sizes)
+    y = np.zeros(math.prod(output_shape or shape), x.dtype)
+    for source in np.ndindex(x.shape):  # in order: the highest source position wins
+        y[indices[source]] = x[source]
+    return (y.reshape(output_shape or shape),)
+
+
+# Means and norms
+
+
+def summed(taps: list[float], count: int) -> Real:
+    """Return the sum of the taps divided by ``count``."""
+    infinities = {tap for tap in taps if math.isinf(tap)}
+    if any(map(math.isnan, taps)) or len(infinities) == 2:
+        return Real(math.nan, finite=False)
+    if infinities:
+        return Real(infinities.pop(), finite=False)
+    exact = [Fraction(tap) for tap in taps]
+    size = max(count, 1)
+    return Real(sum(exact, Fraction(0)) / size, sum(map(abs, exact), Fraction(0)) / size, len(taps))
+
+
+def average_pool(
+    x: np.ndarray[Any, Any],
+    kernel_shape: Any,
+    *,
+    count_include_pad: bool = False,
+    dtype: Any = None,  # noqa: ARG001
+    channels_last: bool = False,
+    **attributes: Any,
+) -> np.ndarray[Any, Any]:
+    pool = pooling(x.shape, channels_last, kernel_shape=kernel_shape, **attributes)
+    y = np.empty(pool.shape, object)
+    for o, (taps, counted) in pool.windows.items():
+        values = [float(x[tap]) for tap in taps]
+        y[o] = summed(values, counted if count_include_pad else len(taps))
+    return y
+
+
+@functools.lru_cache(maxsize=2**16)
+def power(value: float, p: float) -> decimal.Decimal:
+    return DECIMAL.power(decimal.Decimal(value), decimal.Decimal(p))
+
+
+def norm(taps: list[float], p: float) -> Real:
+    """Return (sum of |tap| ** p) ** (1 / p) to forty digits, with exponents of any size."""
+    if any(map(math.isnan, taps)):
+        return Real(math.nan, finite=False)
+    magnitudes = [abs(tap) for tap in taps if tap != 0]
+    if math.inf in magnitudes:
+        return Real(math.inf, finite=False)
+    if not magnitudes:
+        return Real(Fraction(0))
+    total = decimal.Decimal(0)
+    for magnitude in magnitudes:
+        total = DECIMAL.add(total, power(magnitude, p))
+    root = DECIMAL.power(total, DECIMAL.divide(decimal.Decimal(1), decimal.Decimal(p)))
+    exact = Fraction(root)
+    return Real(exact, exact, len(taps), max(magnitudes), min(magnitudes))
+
+
+def lp_pool(
+    x: np.ndarray[Any, Any],
+    kernel_shape: Any,
+    *,
+    p: float = 2,
+    channels_last: bool = False,
+    **attributes: Any,
+) -> np.ndarray[Any, Any]:
+    pool = pooling(x.shape, channels_last, kernel_shape=kernel_shape, **attributes)
+    y = np.empty(pool.shape, object)
+    for o, (taps, _) in pool.windows.items():
+        y[o] = norm([float(x[tap]) for tap in taps], p)
+    return y
+
+
+# Global operators: the window is the plane
+
+
+def plane(x: np.ndarray[Any, Any], channels_last: bool) -> Place:
+    return x.shape[1:-1] if channels_last else x.shape[2:]
+
+
+def global_max_pool(x: Any, *, channels_last: bool = False) -> Any:
+    return max_pool(x, plane(x, channels_last), channels_last=channels_last)
+
+
+def global_average_pool(x: Any, *, dtype: Any = None, channels_last: bool = False) -> Any:
+    return average_pool(x, plane(x, channels_last), dtype=dtype, channels_last=channels_last)
+
+
+def global_lp_pool(x: Any, *, p: float = 2, channels_last: bool = False) -> Any:
+    return lp_pool(x, plane(x, channels_last), p=p, channels_last=channels_last)
+
+
+# The RoI operators
+
+
+def round_half_away(value: np.float32) -> int:
+    exact = Fraction(float(value))
+    whole = math.floor(abs(exact) + Fraction(1, 2))
+    return whole if exact >= 0 else -whole
+
+
+def bins(first: int, last: int, count: int, size: int) -> list[range]:
+    width = np.float32(max(last - first + 1, 1)) / np.float32(count)
+    result = []
+    for i in range(count):
+        start = math.floor(np.float32(i) * width) + first
+        stop = math.ceil(np.float32(i + 1) * width) + first
+        result.append(range(min(max(start, 0), size), min(max(stop, 0), size)))
+    return result
+
+
+def max_roi_pool(
+    x: np.ndarray[Any, Any],
+    rois: np.ndarray[Any, Any],
+    pooled_shape: Any,
+    *,
+    spatial_scale: float = 1.0,
+    channels_last: bool = False,
+) -> tuple[np.ndarray[Any, Any]]:
+    x = np.moveaxis(x, -1, 1) if channels_last else x
+    height, width = spread(pooled_shape, 2, 1)
+    y = np.zeros((len(rois), x.shape[1], height, width), x.dtype)
+    for r, roi in enumerate(rois):
+        n = int(roi[0])
+        x1, y1, x2, y2 = (
+            round_half_away(np.float32(corner) * np.float32(spatial_scale)) for corner in roi[1:]
+        )
+        rows, columns = bins(y1, y2, height, x.shape[2]), bins(x1, x2, width, x.shape[3])
+        for c, i, j in np.ndindex(y.shape[1:]):
+            best = first_greatest(x, [(n, c, h, w) for h in rows[i] for w in columns[j]])
+            if best is not None:
+                y[r, c, i, j] = x[best]
+    return (np.moveaxis(y, 1, -1) if channels_last else y,)
+
+
+def sample_points(
+    first: Fraction, last: Fraction, count: int, ratio: int, half_pixel: bool
+) -> list[list[Fraction]]:
+    """Return the sample points of every bin along one axis."""
+    shift = Fraction(1, 2) if half_pixel else Fraction(0)
+    start, length = first - shift, last - first
+    if not half_pixel:
+        length = max(length, Fraction(1))
+    width = length / count
+    samples = ratio or max(math.ceil(width), 0)
+    return [
+        [start + i * width + (k + Fraction(1, 2)) * width / samples for k in range(samples)]
+        for i in range(count)
+    ]
+
+
+def corners(q: Fraction, size: int) -> list[tuple[int, Fraction]]:
+    """Return the two positions beside a sample point with their weights; none outside."""
+    if q < -1 or q > size:
+        return []
+    q = min(max(q, Fraction(0)), Fraction(size - 1))
+    low = math.floor(q)
+    return [(low, 1 - (q - low)), (min(low + 1, size - 1), q - low)]
+
+
+def roi_align(
+    x: np.ndarray[Any, Any],
+    rois: np.ndarray[Any, Any],
+    batch_indices: np.ndarray[Any, Any],
+    *,
+    mode: str = "avg",
+    output_height: int = 1,
+    output_width: int = 1,
+    sampling_ratio: int = 0,
+    spatial_scale: float = 1.0,
+    coordinate_transformation_mode: str | None = None,
+    channels_last: bool = False,
+) -> np.ndarray[Any, Any]:
+    x = np.moveaxis(x, -1, 1) if channels_last else x
+    half_pixel = coordinate_transformation_mode != "output_half_pixel"
+    y = np.empty((len(rois), x.shape[1], output_height, output_width), object)
+    for r, roi in enumerate(rois):
+        x1, y1, x2, y2 = (Fraction(float(c)) * Fraction(spatial_scale) for c in roi)
+        rows = sample_points(y1, y2, output_height, sampling_ratio, half_pixel)
+        columns = sample_points(x1, x2, output_width, sampling_ratio, half_pixel)
+        for c, i, j in np.ndindex(y.shape[1:]):
+            image = x[int(batch_indices[r]), c]
+            y[r, c, i, j] = aligned(image, list(product(rows[i], columns[j])), mode)
+    return np.moveaxis(y, 1, -1) if channels_last else y
+
+
+def aligned(
+    image: np.ndarray[Any, Any], points: list[tuple[Fraction, Fraction]], mode: str
+) -> Real:
+    """Reduce one bin: the mean of its samples, or the greatest of all their weighted corners."""
+    samples = []
+    for row, column in points:
+        beside = product(corners(row, image.shape[0]), corners(column, image.shape[1]))
+        terms = [Fraction(float(image[h, w])) * u * v for (h, u), (w, v) in beside]
+        samples.append(terms or [Fraction(0)])
+    if not samples:
+        return Real(Fraction(0))
+    largest = max(abs(Fraction(float(v))) for v in image.flat)
+    if mode == "max":
+        value = max(term for terms in samples for term in terms)
+    else:
+        value = sum((sum(terms) for terms in samples), Fraction(0)) / len(samples)
+    return Real(value, largest, 4 * len(samples))
+
+
+def doubtful(case: Any) -> Iterator[Fraction]:
+    """Yield, for a roi_align case, the distances of sample points to where samples stop counting.
+
+    Only of those points that binary floating point cannot represent, so that rounding decides.
+    """
+    x, rois, _ = case.arrays
+    arguments = case.arguments
+    sizes = x.shape[1:3] if arguments.get("channels_last") else x.shape[2:]
+    names, first = ("output_height", "output_width"), (1, 0)
+    for roi, (name, begin, size) in product(rois, zip(names, first, sizes, strict=True)):
+        scale = Fraction(arguments.get("spatial_scale", 1.0))
+        low, high = (Fraction(float(roi[k])) * scale for k in (begin, begin + 2))
+        half_pixel = arguments.get("coordinate_transformation_mode") != "output_half_pixel"
+        ratio = arguments.get("sampling_ratio", 0)
+        points = sample_points(low, high, arguments.get(name, 1), ratio, half_pixel)
+        for q in chain.from_iterable(points):
+            if (2**12) % q.denominator:
+                yield min(abs(q + 1), abs(q - size))

@@ -1,0 +1,271 @@
+"""Every operator against tests/reference.py on random legal calls, and the laws between calls."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+import gpupool
+from gpupool import oracle
+from tests import reference, strategies, tolerance
+from tests.conftest import numpy_backend
+from tests.strategies import MEMORY, Case
+from tests.tolerance import assert_bitwise, assert_real, bits
+
+NUMPY = numpy_backend()
+
+
+def assert_right(case: Case, results: tuple[np.ndarray[Any, Any], ...]) -> None:
+    """Compare the results of a call with the reference, within what rounding allows."""
+    expected = case.judge(reference)
+    if case.function in ("max_pool", "global_max_pool", "max_unpool", "max_roi_pool"):
+        assert len(results) == len(expected)
+        for result, array in zip(results, expected, strict=True):
+            assert_bitwise(result, array)
+        return
+    (y,) = results
+    x = case.arrays[0]
+    assert y.dtype == strategies.dtype_of(str(case.arguments.get("dtype") or x.dtype))
+    if x.dtype.kind in "iu":
+        assert_integer_means(y, expected)
+    elif "average" in case.function:
+        assert_real(y, expected, tolerance.of_sum)
+    elif case.function == "roi_align":
+        assert_real(y, expected, tolerance.of_samples, 32)
+    else:
+        assert_real(y, expected, tolerance.of_norm, case.arguments.get("p", 2))
+
+
+def assert_integer_means(y: np.ndarray[Any, Any], reals: np.ndarray[Any, Any]) -> None:
+    """Integer sums are exact: their means are rounded once, half to even."""
+    whole = y.dtype.kind in "iu"
+    rounded = [round(r.value) if whole else tolerance.nearest(r.value, y.dtype) for r in reals.flat]
+    assert_bitwise(y, np.array(rounded, y.dtype).reshape(reals.shape))
+
+
+@given(case=strategies.max_pools())
+def test_max_pool_equals_the_reference(backend, case):
+    assert_right(case, case.run(backend))
+
+
+@given(case=strategies.average_pools())
+def test_average_pool_equals_the_reference(backend, case):
+    assert_right(case, case.run(backend))
+
+
+@given(case=strategies.average_pools(dtypes=strategies.INTEGERS))
+def test_average_pool_of_8_bit_integers_equals_the_reference(backend, case):
+    assert_right(case, case.run(backend))
+
+
+@given(case=strategies.lp_pools())
+def test_lp_pool_equals_the_reference(backend, case):
+    assert_right(case, case.run(backend))
+
+
+@pytest.mark.parametrize("kind", ["max", "average", "lp"])
+@given(data=st.data())
+def test_global_pool_equals_the_reference(backend, kind, data):
+    case = data.draw(strategies.global_pools(kind))
+    assert_right(case, case.run(backend))
+
+
+@given(case=strategies.max_unpools())
+def test_max_unpool_equals_the_reference(backend, case):
+    assert_right(case, case.run(backend))
+
+
+@given(case=strategies.max_roi_pools())
+def test_max_roi_pool_equals_the_reference(backend, case):
+    assert_right(case, case.run(backend))
+
+
+@given(case=strategies.roi_aligns())
+def test_roi_align_equals_the_reference(backend, case):
+    # Rounding decides whether a sample this close to the border counts at all.
+    assume(min(reference.doubtful(case), default=1) > 2**-10)
+    assert_right(case, case.run(backend))
+
+
+@pytest.mark.parametrize("dtype", strategies.EVERY)
+@pytest.mark.parametrize("function", ["max_pool", "average_pool", "lp_pool"])
+def test_every_dtype_and_number_of_axes(backend, function, dtype):
+    if function == "lp_pool" and dtype in strategies.INTEGERS:
+        pytest.skip("LpPool takes floats only")
+    rng = np.random.default_rng(1)
+    for axes in range(1, 6):
+        x = rng.integers(0, 9, (2, 2) + (3,) * axes).astype(strategies.dtype_of(dtype))
+        case = Case(function, (x,), {"kernel_shape": 2, "strides": 2, "pads": 1})
+        assert_right(case, case.run(backend))
+
+
+# Laws between calls
+
+
+@pytest.mark.parametrize("kind", ["max", "average", "lp"])
+@given(data=st.data())
+def test_global_pool_equals_pool_with_the_full_window(backend, kind, data):
+    case = data.draw(strategies.global_pools(kind))
+    x = case.arrays[0]
+    window = {"kernel_shape": reference.plane(x, case.arguments["channels_last"])}
+    full = Case(f"{kind}_pool", case.arrays, case.arguments | window)
+    assert_bitwise(case.run(backend)[0], full.run(backend)[0])
+
+
+@given(case=strategies.max_pools(return_indices=True))
+def test_indices_point_at_y_bit_for_bit(backend, case):
+    assume(case.arguments["storage_order"] == 0)
+    y, indices = case.run(backend)
+    found = indices >= 0
+    assert indices.dtype == np.int64
+    np.testing.assert_array_equal(bits(case.arrays[0].ravel()[indices[found]]), bits(y[found]))
+
+
+@given(case=strategies.max_pools(return_indices=True))
+def test_indices_do_not_change_the_maxima(backend, case):
+    without = case.on(*case.arrays, return_indices=False)
+    assert_bitwise(case.run(backend)[0], without.run(backend)[0])
+
+
+@given(data=st.data())
+def test_unpool_puts_back_what_pool_took(backend, data):
+    n, last = data.draw(strategies.spatial_axes), data.draw(st.booleans())
+    kernel, outs, rest = (data.draw(st.integers(1, 3)) for _ in range(3))
+    size = outs * kernel + min(rest, kernel) - 1
+    x = data.draw(strategies.inputs(strategies.FLOATS, (size,) * n, last, False))
+    arguments = {"kernel_shape": kernel, "strides": kernel, "channels_last": last}
+    pool = Case("max_pool", (x,), arguments | {"return_indices": True})
+    y, indices = pool.run(backend)
+    unpool = Case("max_unpool", (y, indices), arguments | {"output_shape": x.shape})
+    (back,) = unpool.run(backend)
+    assert_bitwise(back.ravel()[indices], y)
+    rest_of_it = np.delete(back.ravel(), indices.ravel())
+    assert_bitwise(rest_of_it, np.zeros_like(rest_of_it))
+
+
+def values_only(case: Case) -> Case:
+    """Drop the Indices, which are positions in a whole array and change with its shape."""
+    return case.on(*case.arrays, return_indices=False) if case.function == "max_pool" else case
+
+
+@given(case=strategies.pools(), other=st.integers(0, 2**16))
+def test_concatenation_along_n(backend, case, other):
+    assert_concatenates(backend, values_only(case), 0, other)
+
+
+@given(case=strategies.pools(), other=st.integers(0, 2**16))
+def test_concatenation_along_c(backend, case, other):
+    axis = -1 if case.arguments["channels_last"] else 1
+    assert_concatenates(backend, values_only(case), axis, other)
+
+
+def assert_concatenates(backend: Any, case: Case, axis: int, seed: int) -> None:
+    x = case.arrays[0]
+    neighbour = strategies.WITH_SPECIAL["any bits"](np.random.default_rng(seed), x.shape, x.dtype)
+    (y,) = case.run(backend)
+    (beside,) = case.on(neighbour).run(backend)
+    (both,) = case.on(np.concatenate([x, neighbour], axis)).run(backend)
+    assert_bitwise(both, np.concatenate([y, beside], axis))
+
+
+@given(case=strategies.pools())
+def test_permutation_of_channels(backend, case):
+    case = values_only(case)
+    axis = -1 if case.arguments["channels_last"] else 1
+    (y,) = case.run(backend)
+    (flipped,) = case.on(np.flip(case.arrays[0], axis)).run(backend)
+    assert_bitwise(flipped, np.flip(y, axis))
+
+
+@given(case=strategies.pools())
+def test_channels_last_equals_the_transposed_call(backend, case):
+    last = case.arguments["channels_last"]
+    source, target = (-1, 1) if last else (1, -1)
+    changed = {"channels_last": not last}
+    if case.function == "max_pool":
+        changed |= {"return_indices": False, "storage_order": 0}
+    y, *_ = case.run(backend)
+    (other,) = case.on(np.moveaxis(case.arrays[0], source, target), **changed).run(backend)
+    assert_bitwise(other, np.moveaxis(y, source, target))
+
+
+@pytest.mark.parametrize("memory", sorted(MEMORY))
+@given(case=strategies.calls())
+def test_memory_layout_does_not_matter(backend, memory, case):
+    x, *rest = case.arrays
+    laid_out = MEMORY[memory](np.ascontiguousarray(x))
+    plain = case.on(np.array(laid_out, order="C"), *rest)
+    for one, other in zip(case.on(laid_out, *rest).run(backend), plain.run(backend), strict=True):
+        assert_bitwise(one, other)
+
+
+@given(case=strategies.calls())
+def test_the_same_call_gives_the_same_bits(backend, case):
+    for one, other in zip(case.run(backend), case.run(backend), strict=True):
+        np.testing.assert_array_equal(bits(one), bits(other))
+
+
+@given(case=strategies.calls(), memory=st.sampled_from(("contiguous", "strided", "unaligned")))
+def test_out_is_filled_and_returned_and_the_inputs_are_left_alone(backend, case, memory):
+    before = [bits(array) for array in case.arrays]
+    expected = case.run(backend)
+    out = tuple(backend.array(MEMORY[memory](np.ones_like(array))) for array in expected)
+    results = case.call(backend, out=out if len(out) > 1 else out[0])
+    for result, array, right in zip(results, out, expected, strict=True):
+        assert result is array
+        np.testing.assert_array_equal(bits(backend.numpy(result)), bits(right))
+    for array, old in zip(case.arrays, before, strict=True):
+        np.testing.assert_array_equal(bits(array), old)
+
+
+# How the oracle works
+
+
+@pytest.mark.parametrize("block", [1, 7, 64, 500])
+@given(case=strategies.pools())
+def test_blocks_give_the_whole(block, case):
+    expected = case.run(NUMPY)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(oracle, "BLOCK", block)
+        results = case.run(NUMPY)
+    for one, other in zip(results, expected, strict=True):
+        assert_bitwise(one, other)
+
+
+@pytest.mark.parametrize("short", [0, 2])
+@given(case=strategies.pools())
+def test_doubling_is_right_for_every_kernel(short, case):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(oracle, "SHORT", short)
+        assert_right(case, case.run(NUMPY))
+
+
+@pytest.mark.parametrize(
+    ("function", "more"),
+    [("max_pool", {}), ("max_pool", {"return_indices": True}), ("average_pool", {})],
+    ids=["max", "max with Indices", "average"],
+)
+def test_extra_memory_is_at_most_four_times_input_and_output(function, more):
+    x = np.random.default_rng(0).standard_normal((4, 64, 112, 112)).astype(np.float32)
+    call = Case(function, (x,), {"kernel_shape": 3, "strides": 2, "pads": 1} | more)
+    out = call.call(NUMPY)
+    size = x.nbytes + sum(array.nbytes for array in out)
+    tracemalloc.start()
+    try:
+        call.call(NUMPY, out=out if len(out) > 1 else out[0])
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak <= 4 * size
+
+
+def test_an_empty_result_launches_nothing(monkeypatch):
+    monkeypatch.setattr(oracle, "run", lambda *_: pytest.fail("launched"))
+    assert gpupool.max_pool(np.zeros((0, 3, 4, 4)), 2).shape == (0, 3, 3, 3)
+    with pytest.raises(pytest.fail.Exception, match="launched"):
+        gpupool.max_pool(np.zeros((1, 3, 4, 4)), 2)

@@ -1,0 +1,159 @@
+"""How far a result may be from the exact number, from the analysis of rounding errors.
+
+With u the unit roundoff of the accumulator (2**-24 for float32), n additions in any order have a
+relative error of at most ``gamma(n, u) = n u / (1 - n u)`` of the sum of magnitudes (Higham,
+Accuracy and Stability of Numerical Algorithms, section 4.2). The result is rounded to its dtype
+once, which adds half a unit in the last place. Maxima are elements of x and have no error at all.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from functools import cache
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from tests.reference import Real
+
+POWER_ULPS = 4
+"""The error of a library's pow in units in the last place (CUDA's powf: 4, glibc's: 1)."""
+
+
+@cache
+def accumulator(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """float64 accumulates in float64, every other float in float32."""
+    return np.dtype(np.float64 if dtype == np.float64 else np.float32)
+
+
+@cache
+def unit(dtype: np.dtype[Any]) -> Fraction:
+    """Unit roundoff: half of the distance from 1 to the next number."""
+    return Fraction(float(ml_dtypes.finfo(dtype).eps)) / 2
+
+
+@cache
+def least_subnormal(dtype: np.dtype[Any]) -> Fraction:
+    return Fraction(float(ml_dtypes.finfo(dtype).smallest_subnormal))
+
+
+@cache
+def greatest(dtype: np.dtype[Any]) -> Fraction:
+    return Fraction(float(ml_dtypes.finfo(dtype).max))
+
+
+def gamma(terms: int, u: Fraction) -> Fraction:
+    return terms * u / (1 - terms * u)
+
+
+def ulp(value: Fraction, dtype: np.dtype[Any]) -> Fraction:
+    """Distance between the numbers of ``dtype`` around ``value``."""
+    if value == 0:
+        return least_subnormal(dtype)
+    value = abs(value)
+    exponent = value.numerator.bit_length() - value.denominator.bit_length()
+    if Fraction(2) ** exponent > value:
+        exponent -= 1
+    return max(2 * unit(dtype) * Fraction(2) ** exponent, least_subnormal(dtype))
+
+
+def nearest(value: Fraction, dtype: np.dtype[Any]) -> Any:
+    """Round to ``dtype`` once, half to even."""
+    step = ulp(value, dtype)
+    return dtype.type(float(round(value / step) * step))
+
+
+def allowed(y: float, exact: Fraction | float, error: Fraction, dtype: np.dtype[Any]) -> bool:
+    """Whether ``y`` is ``exact`` up to ``error``, rounded once to ``dtype``.
+
+    What ``dtype`` can represent stays finite: only an exact value above its greatest may be inf.
+    """
+    if not isinstance(exact, Fraction):
+        return y == exact or (math.isnan(y) and math.isnan(exact))
+    if not math.isfinite(y):
+        overflow = greatest(dtype) < abs(exact)
+        return math.isinf(y) and overflow and (y > 0) == (exact > 0)
+    return abs(Fraction(y) - exact) <= error + ulp(abs(exact) + error, dtype) / 2
+
+
+def of_sum(real: Real, dtype: np.dtype[Any]) -> Fraction:
+    """Bound a mean: the additions, the conversion of the divisor, the division."""
+    kind = accumulator(dtype)
+    return gamma(real.taps + 2, unit(kind)) * real.magnitude + least_subnormal(kind)
+
+
+def of_norm(real: Real, dtype: np.dtype[Any], p: float) -> Fraction:
+    """Bound a norm: powers and additions, whose relative error the root divides by p, the root.
+
+    Rounding p to the accumulator's type changes |x| ** p by a factor of |x| ** (p * u).
+    """
+    kind = accumulator(dtype)
+    u = unit(kind)
+    inside = gamma(real.taps + 2 * POWER_ULPS, u) / Fraction(p)
+    root = gamma(2 * POWER_ULPS, u)
+    slip = Fraction(0)
+    if real.largest and float(kind.type(p)) != float(p):
+        slip = u * Fraction(max(abs(math.log(real.largest)), abs(math.log(real.smallest))))
+    return (inside + root + slip) * real.magnitude + least_subnormal(kind)
+
+
+def of_samples(real: Real, dtype: np.dtype[Any], reach: float) -> Fraction:
+    """Bound a RoiAlign bin: coordinates of up to ``reach``, four weights a sample, the mean.
+
+    A coordinate that is off by eight roundings moves a sample by that much times the slope, which
+    is at most twice the greatest magnitude, on two axes.
+    """
+    kind = accumulator(dtype)
+    u = unit(kind)
+    moved = 8 * u * Fraction(reach) * 4
+    return (gamma(real.taps + 8, u) + moved) * real.magnitude + least_subnormal(kind)
+
+
+def assert_real(
+    y: np.ndarray[Any, Any], reals: np.ndarray[Any, Any], bound: Any, *arguments: Any
+) -> None:
+    """Compare a result with exact numbers, element by element."""
+    assert y.shape == reals.shape
+    for place, real in np.ndenumerate(reals):
+        error = bound(real, y.dtype, *arguments)
+        value = float(y[place])
+        assert allowed(value, real.value, error, y.dtype), (
+            f"at {place}: {value!r}, exactly {describe(real.value)}, allowed error "
+            f"{describe(error)} and one rounding to {y.dtype}"
+        )
+
+
+def describe(value: Fraction | float) -> str:
+    try:
+        return repr(float(value))
+    except OverflowError:
+        return "a number beyond float64"
+
+
+def bits(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return the elements as unsigned integers."""
+    return np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}")
+
+
+def canonical(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return the bits with one NaN and one zero: NaN equals NaN and -0 equals +0."""
+    array = np.array(array, order="C")
+    if array.dtype.kind not in "iu":
+        array[np.isnan(array)] = np.nan
+        array[array == 0] = 0
+    return bits(array)
+
+
+def assert_bitwise(y: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> None:
+    """Compare as the semantics define "bitwise": NaN equals NaN, -0 equals +0, the rest by bits."""
+    assert y.dtype == expected.dtype
+    assert y.shape == expected.shape
+    differ = canonical(y) != canonical(expected)
+    if differ.any():
+        place = tuple(int(i) for i in np.argwhere(differ)[0])
+        raise AssertionError(
+            f"{int(differ.sum())} of {differ.size} differ, first at {place}: {y[place]!r} instead "
+            f"of {expected[place]!r}"
+        )
