@@ -30,6 +30,9 @@ BLOCK = 2**17
 SHORT = 16
 """Kernels up to this many taps take one pass per tap; longer ones double."""
 
+SMALL_P = 2.0**-7
+"""Norms below this p divide by the greatest tap first, so that a lone tap stays what it is."""
+
 
 def empty(output: Output, _like: Array) -> Array:
     """Return uninitialised memory for ``output``."""
@@ -84,12 +87,14 @@ def _blocks(
     batch_step = max(1, BLOCK // (plane * channels))
     rows = first.out
     if plane * channel_step > BLOCK:
-        row = prod(spatial[1:]) * channel_step
-        rows = max(1, (BLOCK // row - first.extent) // first.stride + 1)
-    for n, c, o in product(
+        across = prod(spatial[1:]) * channel_step
+        rows = max(2, (BLOCK // across - first.extent) // first.stride + 1)
+    for n, c, row in product(
         range(0, batch, batch_step), range(0, channels, channel_step), range(0, first.out, rows)
     ):
-        last = min(o + rows, first.out)
+        # Two rows at least: a lone one would be folded, and its sum rounded in another order.
+        last = min(row + rows, first.out)
+        o = max(0, min(row, last - 2))
         part, axis = first.part(o, last)
         yield (
             (slice(n, n + batch_step), slice(c, c + channel_step)),
@@ -327,15 +332,21 @@ def _average(problem: PoolProblem, x: Array, window: Window) -> Array:
         return _rounded(mean if out.is_float else np.rint(mean), out)
     total = _sum(x, dtype.accumulator, window)
     mean = total / counts.astype(dtype.accumulator)
-    if not np.isfinite(mean).all():
-        mean = _wide_mean(x, window, counts)
+    finite = np.isfinite(mean)
+    if not finite.all():
+        # Only there: what shares a block with an infinity must not notice.
+        mean = np.where(finite, mean, _wide_mean(x, window, counts))
     return _rounded(mean, out)
 
 
 def _wide_mean(x: Array, window: Window, counts: Array) -> Array:
     """Take the mean of values scaled down by a power of two, where a plain sum overflows."""
     scale = 2.0 ** taps_of(window).bit_length()
-    mean = _sum(x.astype(np.float64) / scale, np.float64, window) / counts
+    return _scaled_back(_sum(x.astype(np.float64) / scale, np.float64, window) / counts, scale)
+
+
+def _scaled_back(mean: Array, scale: float) -> Array:
+    """Multiply by ``scale``; what rounding took above the greatest number comes back to it."""
     greatest = np.finfo(np.float64).max / scale
     return np.where(np.isinf(mean), mean, np.clip(mean, -greatest, greatest)) * scale
 
@@ -356,13 +367,14 @@ def _rounded(values: Array, dtype: DType) -> Array:
 
 
 def _lp(problem: PoolProblem, x: Array, window: Window) -> Array:
-    p, dtype = problem.p, problem.dtype
+    dtype = problem.dtype
+    # Beyond these the norm is the greatest magnitude, or that of the only tap, or infinite.
+    p = min(max(problem.p, 2.0**-1000), 2.0**1000)
     # The root multiplies the relative error of the sum by 1 / p.
-    accumulators = (dtype.accumulator,) if p >= 1 else ()
-    for accumulator in (*accumulators, np.dtype(np.float64)):
-        norm, uncertain = _norms(x, window, p, accumulator)
-        if not uncertain.any():
-            return _rounded(norm, dtype)
+    norm, uncertain = _norms(x, window, p, dtype.accumulator if p >= 1 else np.dtype(np.float64))
+    if uncertain.any():
+        wide, still = _norms(x, window, p, np.dtype(np.float64))
+        norm, uncertain = np.where(uncertain, wide, norm), uncertain & still
     for place in np.argwhere(uncertain):
         norm[tuple(place)] = _scaled_norm(x, window, p, place)
     return _rounded(norm, dtype)
@@ -376,6 +388,8 @@ def _norms(x: Array, window: Window, p: float, accumulator: np.dtype[Any]) -> tu
     info = np.finfo(accumulator)
     least = float(info.tiny) / float(info.eps) * taps_of(window)
     uncertain = ~((total > least) & (total < inf) & (norm > 0) & (norm < inf) | np.isnan(total))
+    # The power of a tiny p is 1 but for its last bits: they must not hold all of the magnitude.
+    uncertain |= (p < SMALL_P) & ~np.isnan(total)
     if uncertain.any():
         greatest = _reduce((magnitude,), window, Reduction(_merge_max, (0,)))[0]
         uncertain &= (greatest > 0) & (greatest < inf)
@@ -409,7 +423,8 @@ def _root(total: Any, p: float) -> Any:
     # 1 / p is not a float: what rounding it cost is put back to first order.
     slip = float(Fraction(1) / Fraction(p) - Fraction(exponent))
     root = np.power(total, exponent)
-    return root * (1 + slip * np.log(np.maximum(total, np.finfo(np.float64).tiny)))
+    info = np.finfo(np.float64)
+    return root * (1 + slip * np.log(np.clip(total, info.tiny, info.max)))
 
 
 # MaxUnpool
@@ -472,7 +487,18 @@ def _align_roi(problem: RoiProblem, x: Array, roi: Array, y: Array) -> None:
         if problem.mode == "max":
             y[:, i, j] = np.max(corners, axis=(0, 2, 3))
         else:
-            y[:, i, j] = np.sum(corners, axis=(0, 2, 3), dtype=real) / real.type(samples)
+            y[:, i, j] = _mean_of_samples(np.array(corners), samples)
+
+
+def _mean_of_samples(corners: Array, samples: int) -> Array:
+    mean: Array = np.sum(corners, axis=(0, 2, 3)) / corners.dtype.type(samples)
+    finite = np.isfinite(mean)
+    if finite.all():
+        return mean
+    # The terms are scaled by a power of two where their plain sum overflows.
+    scale = 2.0 ** corners[:, 0].size.bit_length()
+    wide = np.sum(corners.astype(np.float64) / scale, axis=(0, 2, 3)) / samples
+    return np.where(finite, mean, _scaled_back(wide, scale))
 
 
 class _Samples(NamedTuple):
