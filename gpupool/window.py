@@ -22,7 +22,7 @@ class Axis:
 
     >>> axis = Axis.resolve(5, kernel=3, stride=2, pads=(1, 1))
     >>> axis.out, [axis.valid(o) for o in range(axis.out)]
-    (3, [range(0, 2), range(0, 3), range(0, 2)])
+    (3, [range(0, 2), range(1, 4), range(3, 5)])
     """
 
     size: int
