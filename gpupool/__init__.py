@@ -11,7 +11,9 @@ from gpupool.ops import (
     max_pool,
     max_roi_pool,
     max_unpool,
+    plan,
     roi_align,
+    warmup,
 )
 from gpupool.problem import output_shape
 
@@ -34,5 +36,7 @@ __all__ = [
     "max_roi_pool",
     "max_unpool",
     "output_shape",
+    "plan",
     "roi_align",
+    "warmup",
 ]

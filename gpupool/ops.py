@@ -7,11 +7,12 @@ arrays to the kernels on their own device. Nothing moves between the two by itse
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
-from gpupool import arrays, oracle, values
+from gpupool import arrays, launch, oracle, planner, values
 from gpupool.errors import GpupoolTypeError, GpupoolValueError
 from gpupool.problem import Output, Problem, check_bytes, resolve
 
@@ -28,7 +29,7 @@ class Backend(Protocol):
         """Compute ``problem``; every argument is checked and nothing is empty."""
 
 
-BACKENDS: dict[str, Backend] = {"numpy": oracle}
+BACKENDS: dict[str, Backend] = {"numpy": oracle, "cupy": launch}
 
 
 def max_pool(
@@ -359,6 +360,67 @@ def roi_align(
     return _run(problem, (x, rois, batch_indices), out)
 
 
+@dataclass(frozen=True, repr=False)
+class PlannedCall:
+    """A problem planned once, to be called on arrays of its shape and dtype.
+
+    Calling it skips every check that planning has done, and on the GPU those on values too: a plan
+    never synchronises, and max_unpool and the RoI operators skip bad entries instead of refusing
+    them. ``repr`` shows the kernels.
+    """
+
+    problem: Problem
+
+    @property
+    def plan(self) -> planner.Plan:
+        """The launches for a C-contiguous x."""
+        return planner.plan(self.problem)
+
+    def __repr__(self) -> str:
+        return repr(self.plan)
+
+    def __call__(self, *inputs: Any, out: Any = None) -> Any:
+        """Compute the planned problem on C-contiguous arrays; ``out`` is filled and returned."""
+        x = inputs[0]
+        problem = self.problem
+        if tuple(x.shape) != problem.shape or x.dtype != problem.dtype.numpy:
+            raise GpupoolValueError(
+                f"x is {x.dtype} {tuple(x.shape)}, the plan is for {problem.dtype} {problem.shape}"
+            )
+        return _run(problem, inputs, out, trusted=arrays.kind("x", x) == "cupy")
+
+
+def plan(op: str, shape: Sequence[int], dtype: Any, **attributes: Any) -> PlannedCall:
+    """Plan an operator for arrays of one shape and dtype, without any array and without a GPU.
+
+    Takes the operator by its ONNX name or short form and the attributes of its function
+    (``num_rois`` for the RoI operators, ``out_dtype`` for the averages' ``dtype``). The result
+    prints as the kernels it launches and is called as ``plan(x, out=...)``, max_unpool's and the
+    RoI operators' with their other inputs after x. Raises as the function would.
+
+    >>> plan("GlobalAveragePool", (256, 2048, 7, 7), "float32")
+    Plan(GlobalAveragePool float32 (256, 2048, 7, 7) -> (256, 2048, 1, 1)
+      window.cu: window<Average<float>, 1, int, Sizes<0>, Sizes<0>, false> <<<2048x1, 256>>>)
+    >>> plan("max", (1, 1, 4), "float64", kernel_shape=2)(np.array([[[1.0, 3, 2, 0]]]))
+    array([[[3., 3., 2.]]])
+    """
+    return PlannedCall(resolve(op, shape, dtype, **attributes))
+
+
+def warmup(op: str, shape: Sequence[int], dtype: Any, **attributes: Any) -> PlannedCall:
+    """Compile and load the kernels that ``plan`` of the same arguments launches, and return it.
+
+    Compiling happens otherwise in the first call, some tens of milliseconds for each kernel that
+    is not in CuPy's disk cache. Raises GpupoolError where there is no GPU.
+
+    >>> if gpupool.gpu_available():
+    ...     pool = warmup("max", (1, 64, 56, 56), "float16", kernel_shape=3)
+    """
+    call = plan(op, shape, dtype, **attributes)
+    launch.warmup(call.plan)
+    return call
+
+
 def _resolve(op: str, x: Any, **attributes: Any) -> Problem:
     arrays.kind("x", x)
     return resolve(op, x.shape, x.dtype, **attributes)
@@ -378,13 +440,14 @@ def _require(name: str, array: Any, shape: tuple[int, ...], dtype: Any) -> None:
         raise GpupoolValueError(f"{name} has shape {tuple(array.shape)}, expected {shape}")
 
 
-def _run(problem: Problem, inputs: tuple[Any, ...], out: Any) -> Any:
+def _run(problem: Problem, inputs: tuple[Any, ...], out: Any, trusted: bool = False) -> Any:
     kind = arrays.kind("x", inputs[0])
     for array in inputs[1:]:
         _same_kind(kind, "input", array)
     backend = BACKENDS[kind]
     given = _given(problem, inputs, out, kind)
-    values.check(problem, inputs)
+    if not trusted:
+        values.check(problem, inputs)
     outputs = given or _allocate(backend, problem, inputs[0])
     if outputs[0].size:
         backend.run(problem, inputs, outputs)

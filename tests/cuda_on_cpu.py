@@ -465,7 +465,7 @@ def _is_struct(value: np.ndarray[Any, Any] | np.generic) -> bool:
 
 def _value(number: int, value: Any, kind: str, size: int) -> np.ndarray[Any, Any]:
     """The bytes of one argument: an array's address, a scalar, a struct."""
-    if value is None:
+    if value is None or (kind == "p" and isinstance(value, np.uintp) and value == 0):
         given, packed = "p", np.array(0, np.uint64)
     elif isinstance(value, np.ndarray | np.generic) and _is_struct(value):
         given, packed = "s", np.array(value)

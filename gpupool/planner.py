@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from gpupool.dtypes import FLOAT64, DType
 from gpupool.problem import PoolProblem, Problem, RoiProblem, UnpoolProblem
 from gpupool.validate import INT32_MAX
 from gpupool.window import Axis, taps_of
@@ -32,7 +31,7 @@ SPECIALISATIONS = 256
 """Distinct specialised kernels one process may ask for, past which the generic tier serves."""
 
 SHARED_TAPS = 128
-"""Windows from this many taps are shared by several threads, unless they overlap their neighbours."""
+"""Windows from this many taps are shared by several threads, unless they overlap much."""
 
 LONG_SUM = 4096
 """Windows from this many taps are always shared: one thread's sum of them would lose accuracy."""
@@ -44,6 +43,10 @@ PART_BYTES = 16
 """Bytes of the largest partial result: a float64 maximum and its position."""
 
 
+Scalar = np.generic | np.ndarray[Any, Any]
+"""A kernel argument passed by value: a NumPy scalar, or a struct as an array of no axes."""
+
+
 @dataclass(frozen=True)
 class Launch:
     """One kernel launch: a template instantiation, its operands by name, parameters and grid."""
@@ -52,7 +55,7 @@ class Launch:
     kernel: str
     template: tuple[str, ...]
     operands: tuple[str, ...]
-    scalars: tuple[np.generic, ...]
+    scalars: tuple[Scalar, ...]
     grid: tuple[int, int]
     shared: int = 0
 
@@ -83,7 +86,8 @@ class Plan:
     def __repr__(self) -> str:
         problem = self.problem
         head = f"{problem.op} {problem.dtype} {problem.shape} -> {problem.outputs[0].shape}"
-        return f"Plan({'\n  '.join([head, *map(repr, self.launches)])})"
+        lines = "\n  ".join([head, *map(repr, self.launches)])
+        return f"Plan({lines})"
 
 
 def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
@@ -153,15 +157,15 @@ class _Geometry:
         if problem.storage_order:
             for i, axis in enumerate(problem.spatial_axes):
                 numbering[axis] = prod(problem.spatial[:i])
-        rest = [
+        batch, channels = (
             _Dim(_all(problem.shape[axis]), strides[axis], numbering[axis])
             for axis in (0, problem.channel_axis)
-        ]
+        )
         dims = [
             _Dim(axis, strides[number], numbering[number])
             for axis, number in zip(problem.window, problem.spatial_axes, strict=True)
         ]
-        return cls(*rest, tuple(dims), problem.channels_last)._merged()
+        return cls(batch, channels, tuple(dims), problem.channels_last)._merged()
 
     def _merged(self) -> _Geometry:
         """Make trivial leading axes part of the batch, and covered neighbours one axis."""
@@ -196,9 +200,7 @@ class _Geometry:
             (a.out - 1) * a.stride + a.extent + a.size + a.pad_begin + a.pad_end
             for a in (dim.axis for dim in self.dims)
         ]
-        offsets = sum(
-            (dim.axis.size - 1) * max(abs(dim.step), 1) for dim in self.dims
-        )
+        offsets = sum((dim.axis.size - 1) * max(abs(dim.step), 1) for dim in self.dims)
         taps = prod(dim.axis.size for dim in self.dims)
         largest = max(self.outputs + THREADS, offsets, taps, *reach)
         return "int" if largest <= INT32_MAX else "long long"
@@ -221,7 +223,16 @@ def _divisor_dtype(index: str) -> np.dtype[Any]:
 def window_dtype(axes: int, index: str) -> np.dtype[Any]:
     """Return the NumPy mirror of ``Window<axes, index>``."""
     integer, divisor = ("i4" if index == "int" else "i8"), _divisor_dtype(index)
-    names = ("size", "kernel", "stride", "dilation", "pad_begin", "count_begin", "count_end", "step")
+    names = (
+        "size",
+        "kernel",
+        "stride",
+        "dilation",
+        "pad_begin",
+        "count_begin",
+        "count_end",
+        "step",
+    )
     axis = np.dtype(
         [*((name, integer) for name in names), ("index_step", "i8"), ("out", divisor)], align=True
     )
@@ -251,7 +262,7 @@ def divisor(size: int, index: str) -> tuple[int, ...]:
     return (size, (2**32 * (2**shift - size)) // size + 1, shift)
 
 
-def _parameters(problem: PoolProblem, geometry: _Geometry) -> np.generic:
+def _parameters(problem: PoolProblem, geometry: _Geometry) -> Scalar:
     index = geometry.index_type
     packed = np.zeros((), window_dtype(len(geometry.dims), index))
     packed["outputs"] = geometry.outputs
@@ -267,7 +278,7 @@ def _parameters(problem: PoolProblem, geometry: _Geometry) -> np.generic:
             row[name] = value
         row["step"], row["index_step"] = _steps(dim)
         row["out"] = divisor(a.out, index)
-    return packed[()]
+    return packed
 
 
 def _steps(dim: _Dim) -> tuple[int, int]:
@@ -417,9 +428,7 @@ def _plan_unpool(problem: UnpoolProblem, strides: tuple[int, ...]) -> Plan:
     launches = (
         launch("unpool_clear", (element, index), ("y", "workspace"), outputs, sizes[1:]),
         launch("unpool_claim", (index,), ("indices", "workspace"), inputs, sizes),
-        launch(
-            "unpool_place", (element, index), ("x", "indices", "y", "workspace"), inputs, sizes
-        ),
+        launch("unpool_place", (element, index), ("x", "indices", "y", "workspace"), inputs, sizes),
     )
     return Plan(problem, strides, launches, outputs * (4 if index == "int" else 8))
 
@@ -450,7 +459,7 @@ def _roi_launch(problem: RoiProblem) -> Launch:
             problem.spatial_scale,
         ),
         ROI_DTYPE,
-    )[()]  # fmt: skip
+    )  # fmt: skip
     grid = (-(-outputs // THREADS), 1)
     element = problem.dtype.cuda
     if problem.op == "MaxRoiPool":

@@ -1,0 +1,96 @@
+"""From a file in kernels/ and a name expression to a compiled function; knows nothing of pooling.
+
+One module holds one instantiation, since CuPy compiles all expressions of a module together. The
+source text names the digest of the kernels folder, because CuPy's disk cache does not look through
+``#include``: an edited header would otherwise load the old machine code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+from gpupool.device import header_folder
+from gpupool.errors import GpupoolError
+
+ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
+"""The compute capabilities that every kernel is compiled for in the tests."""
+
+
+@lru_cache
+def kernel_folder() -> Path:
+    """Return the folder of the .cu files: inside the wheel, or beside gpupool in a checkout.
+
+    >>> (kernel_folder() / "window.cu").exists()
+    True
+    """
+    package = Path(__file__).resolve().parent
+    for folder in (package / "kernels", package.parent / "kernels"):
+        if (folder / "element.cuh").exists():
+            return folder
+    raise GpupoolError(
+        f"the CUDA sources are missing: neither {package / 'kernels'} nor "
+        f"{package.parent / 'kernels'} holds them; reinstall gpupool"
+    )
+
+
+@lru_cache
+def digest(folder: Path) -> str:
+    """Return a digest of every CUDA source in ``folder``: a new one for any edit."""
+    content = hashlib.sha256()
+    for file in sorted(folder.glob("*.cu*")):
+        content.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
+    return content.hexdigest()[:32]
+
+
+def source(file: str) -> str:
+    """Return the text that is compiled for ``file``: its include and the digest of all."""
+    return f'// {digest(kernel_folder())}\n#include "{file}"\n'
+
+
+def options() -> tuple[str, ...]:
+    """Return the compiler options, the same for every kernel."""
+    return ("-std=c++17", f"-I{kernel_folder()}")
+
+
+@cache
+def function(file: str, expression: str, device: int) -> Any:
+    """Return the compiled ``expression`` of ``file`` for a device, from CuPy's caches or anew.
+
+    Compiling takes some tens of milliseconds; loading from the disk cache a few.
+    """
+    import cupy
+
+    with cupy.cuda.Device(device):
+        module = cupy.RawModule(
+            code=source(file), options=options(), name_expressions=(expression,)
+        )
+        return module.get_function(expression)
+
+
+def cubin(file: str, expression: str, architecture: int, *extra: str) -> tuple[bytes, str]:
+    """Compile without a driver and return machine code and log; ``extra`` are more options.
+
+    The flags are those of ``function`` plus the -ftz=true that CuPy appends.
+    """
+    from cupy.cuda import nvrtc
+
+    headers = header_folder()
+    program = nvrtc.createProgram(source(file), "gpupool.cu", (), ())
+    try:
+        nvrtc.addNameExpression(program, expression)
+        flags = (
+            *options(), *([f"-I{headers}"] if headers else []), f"-arch=sm_{architecture}", *extra,
+            "-ftz=true",
+        )  # fmt: skip
+        try:
+            nvrtc.compileProgram(program, flags)
+        except nvrtc.NVRTCError as error:
+            log = nvrtc.getProgramLog(program)
+            raise GpupoolError(f"{file}: {expression} for sm_{architecture}:\n{log}") from error
+        # CuPy drops the last byte, which tools that read the file miss.
+        return bytes(nvrtc.getCUBIN(program)) + b"\0", nvrtc.getProgramLog(program)
+    finally:
+        nvrtc.destroyProgram(program)
