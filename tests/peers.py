@@ -105,19 +105,29 @@ class Peer(ABC):
 
 
 class Gpupool(Peer):
+    """gpupool, or any object with its functions; ``array`` and ``numpy`` move its arrays."""
+
     name = "gpupool"
     dtypes: Mapping[str, tuple[str, ...]] = {}
-    functions: Mapping[str, Callable[..., Any]] = {
-        "MaxPool": gpupool.max_pool,
-        "AveragePool": gpupool.average_pool,
-        "LpPool": gpupool.lp_pool,
-        "GlobalMaxPool": gpupool.global_max_pool,
-        "GlobalAveragePool": gpupool.global_average_pool,
-        "GlobalLpPool": gpupool.global_lp_pool,
-        "MaxUnpool": gpupool.max_unpool,
-        "MaxRoiPool": gpupool.max_roi_pool,
-        "RoiAlign": gpupool.roi_align,
+    functions: Mapping[str, str] = {
+        "MaxPool": "max_pool",
+        "AveragePool": "average_pool",
+        "LpPool": "lp_pool",
+        "GlobalMaxPool": "global_max_pool",
+        "GlobalAveragePool": "global_average_pool",
+        "GlobalLpPool": "global_lp_pool",
+        "MaxUnpool": "max_unpool",
+        "MaxRoiPool": "max_roi_pool",
+        "RoiAlign": "roi_align",
     }
+
+    def __init__(
+        self,
+        library: Any = gpupool,
+        array: Callable[[Array], Any] = lambda x: x,
+        numpy: Callable[[Any], Array] = lambda x: x,
+    ) -> None:
+        self.library, self.array, self.numpy = library, array, numpy
 
     def run(self, case: Case) -> Outputs:
         inputs, arguments = list(case.inputs), {**case.attributes, "opset": case.opset}
@@ -125,11 +135,13 @@ class Gpupool(Peer):
             arguments["output_shape"] = inputs.pop().tolist()
         if case.outputs == 2:
             arguments["return_indices"] = True
+        function = getattr(self.library, self.functions[case.op])
         try:
-            result = self.functions[case.op](*inputs, **arguments)
+            result = function(*map(self.array, inputs), **arguments)
         except gpupool.GpupoolError as error:
             raise RefusedError(str(error)) from error
-        return result if isinstance(result, tuple) else (result,)
+        results = result if isinstance(result, tuple) else (result,)
+        return tuple(map(self.numpy, results))
 
 
 def model(case: Case) -> Any:
