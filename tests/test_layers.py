@@ -1,0 +1,126 @@
+"""The architecture as tests: imports point down, three modules reach CuPy, import is fast."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import gpupool
+
+PACKAGE = Path(gpupool.__file__).parent
+MODULES = sorted(path.stem for path in PACKAGE.glob("*.py"))
+
+ORDER = (
+    "errors",
+    "validate",
+    "dtypes",
+    "window",
+    "opset",
+    "problem",
+    "arrays",
+    "values",
+    "oracle",
+    "planner",
+    "device",
+    "jit",
+    "launch",
+    "ops",
+    "files",
+    "images",
+    "terminal",
+    "__init__",
+    "cli",
+    "__main__",
+)
+"""Every module; each imports only from those above it."""
+
+MAY_IMPORT_CUPY = {"jit", "launch", "device"}
+HEAVY = ("cupy", "PIL", "rich", "onnx", "onnxruntime", "torch")
+
+
+def imports(module: str) -> set[str]:
+    """Return the dotted names that a module imports, anywhere in its text."""
+    found = set()
+    for node in ast.walk(ast.parse((PACKAGE / f"{module}.py").read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module} imports relatively"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            found |= {arg.value for arg in node.args if isinstance(arg, ast.Constant)}
+    return found
+
+
+def own(module: str) -> set[str]:
+    """Return the modules of gpupool that a module imports; the package itself is ``__init__``."""
+    paths = [name.split(".") for name in imports(module)]
+    inner = [path[1:2] for path in paths if path[0] == "gpupool"]
+    return {name[0] if name and name[0] in MODULES else "__init__" for name in inner}
+
+
+def test_every_module_has_its_place():
+    assert sorted(ORDER) == MODULES
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_point_down(module):
+    above = set(ORDER[: ORDER.index(module)])
+    assert own(module) <= above
+
+
+@pytest.mark.parametrize("module", sorted(set(MODULES) - MAY_IMPORT_CUPY))
+def test_only_jit_launch_and_device_import_cupy(module):
+    assert not [name for name in imports(module) if name.partition(".")[0] == "cupy"]
+
+
+def test_all_is_complete_and_sorted():
+    public = {name for name in vars(gpupool) if not name.startswith("_") and name not in MODULES}
+    assert set(gpupool.__all__) == public | {"__version__"}
+    assert gpupool.__all__ == sorted(gpupool.__all__)
+    assert all(hasattr(gpupool, name) for name in gpupool.__all__)
+
+
+def test_every_public_function_has_a_docstring_with_an_example():
+    functions = [getattr(gpupool, name) for name in gpupool.__all__ if name[0].islower()]
+    assert functions
+    for function in functions:
+        assert ">>>" in function.__doc__, function.__name__
+
+
+PROBE = """
+import json, sys, time
+import numpy
+start = time.perf_counter()
+import gpupool
+print(json.dumps([time.perf_counter() - start, sorted(sys.modules)]))
+"""
+
+
+@pytest.fixture(scope="module")
+def fresh_imports():
+    def once() -> tuple[float, list[str]]:
+        command = [sys.executable, "-c", PROBE]
+        done = subprocess.run(
+            command, cwd=PACKAGE.parent, capture_output=True, text=True, check=True
+        )
+        seconds, modules = json.loads(done.stdout)
+        return seconds, modules
+
+    return [once() for _ in range(3)]
+
+
+def test_import_takes_at_most_300_ms_beyond_numpy(fresh_imports):
+    assert min(seconds for seconds, _ in fresh_imports) < 0.3
+
+
+@pytest.mark.parametrize("heavy", HEAVY)
+def test_import_loads_nothing_heavy(fresh_imports, heavy):
+    _, modules = fresh_imports[0]
+    assert "gpupool.ops" in modules
+    assert heavy not in modules
