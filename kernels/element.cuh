@@ -75,6 +75,17 @@ __device__ inline float multiply(float a, float b) {
 #endif
 }
 
+__device__ inline double multiply_add(double a, double b, double c) { return fma(a, b, c); }
+__device__ inline float multiply_add(float a, float b, float c) {
+#ifdef __CUDA_ARCH__
+    float r;
+    asm("fma.rn.f32 %0, %1, %2, %3;" : "=f"(r) : "f"(a), "f"(b), "f"(c));
+    return r;
+#else
+    return fmaf(a, b, c);
+#endif
+}
+
 __device__ inline double divide(double a, double b) { return a / b; }
 __device__ inline float divide(float a, float b) {
 #ifdef __CUDA_ARCH__
@@ -84,6 +95,23 @@ __device__ inline float divide(float a, float b) {
 #else
     return a / b;
 #endif
+}
+
+// A divisor that the compiler knows.
+template <int N> struct Exactly {
+    __device__ constexpr operator int() const { return N; }
+};
+
+template <class V, class Count> __device__ inline V quotient(V a, Count count) {
+    return divide(a, static_cast<V>(count));
+}
+
+// Multiplied by the reciprocal and corrected by the remainder: the rounding of a division.
+template <class V, int N> __device__ inline V quotient(V a, Exactly<N>) {
+    constexpr V divisor = N, reciprocal = V(1) / V(N);
+    V q = multiply(a, reciprocal);
+    if constexpr ((N & (N - 1)) == 0) return q;
+    else return multiply_add(multiply_add(-q, divisor, a), reciprocal, q);
 }
 
 __device__ inline double magnitude(double x) { return fabs(x); }

@@ -1,11 +1,14 @@
-// The operators: each is what a single tap adds, how partial results merge, and the result.
+// The operators: each is what a tap is worth, how two partial results merge, and the result.
 //
-//   start()                      nothing seen yet
-//   add(accumulator, v, code)    one tap; code numbers the valid taps of the window, row-major
-//   merge(accumulator, other)    what other threads saw
-//   result(traverse, count)      the rounded result; traverse(op) reduces the window with op, so
-//                                an operator may look twice when once was not accurate enough;
-//                                threads that share a window look together: traverse.any(wanted)
+//   start()                   nothing seen yet; merging it changes nothing
+//   lift(v, code)             one tap; code numbers the valid taps of the window, row-major
+//   merge(a, b)               both together; in ArgMax the codes decide between equal maxima
+//   certain(a)                whether finish is accurate: no overflow, no lost small terms
+//   finish(a, count)          the result, rounded once
+//   careful(traverse, count)  the result where it is not: traverse(op) reduces the window again
+//   padding()                 an element whose lift is start()
+//
+// Threads that share a window look again together: traverse.any(wanted).
 #pragma once
 #include "element.cuh"
 
@@ -19,22 +22,20 @@ template <class T> struct Max {
     using Element = T;
     using Out = T;
     using Accumulator = typename ::Element<T>::Value;
-    static constexpr bool indices = false;
+    static constexpr bool indices = false, counts = false, exact = true;
 
-    __device__ Max() {}
     __device__ explicit Max(const Norm&) {}
     __device__ Accumulator start() const { return lowest<T>(); }
-    template <class Code> __device__ void add(Accumulator& a, Accumulator v, Code) const {
-        a = maximum(a, v);
-    }
-    __device__ void merge(Accumulator& a, Accumulator b) const { a = maximum(a, b); }
-    template <class Traverse, class Count> __device__ Out result(Traverse& traverse, Count) const {
-        return Round<T>::from(traverse(*this));
+    __device__ T padding() const { return Round<T>::from(lowest<T>()); }
+    template <class Code> __device__ Accumulator lift(Accumulator v, Code) const { return v; }
+    __device__ Accumulator merge(Accumulator a, Accumulator b) const { return maximum(a, b); }
+    template <class Count> __device__ Out finish(Accumulator a, Count) const {
+        return Round<T>::from(a);
     }
 };
 
 // MaxPool with Indices. A window starts on its first valid tap, so that all -inf names that one;
-// the kernel reads the element again where code says and writes -1 for a window without taps.
+// the kernel reads the element again where the code says.
 template <class T, class Code> struct ArgMax {
     using Element = T;
     using Out = T;
@@ -43,20 +44,17 @@ template <class T, class Code> struct ArgMax {
         Value best;
         Code code;
     };
-    static constexpr bool indices = true;
+    static constexpr bool indices = true, counts = false, exact = true;
 
     __device__ explicit ArgMax(const Norm&) {}
     __device__ Accumulator start() const { return {lowest<T>(), 0}; }
-    __device__ void add(Accumulator& a, Value v, Code code) const {
-        if (displaces(v, a.best)) a = {v, code};
+    __device__ Accumulator lift(Value v, Code code) const { return {v, code}; }
+    __device__ Accumulator merge(const Accumulator& a, const Accumulator& b) const {
+        if (displaces(b.best, a.best)) return b;
+        return b.code < a.code && !displaces(a.best, b.best) ? b : a;
     }
-    __device__ void merge(Accumulator& a, const Accumulator& b) const {
-        bool greater = displaces(b.best, a.best);
-        bool equal = !greater && !displaces(a.best, b.best);
-        if (greater || (equal && b.code < a.code)) a = b;
-    }
-    template <class Traverse, class Count> __device__ Code result(Traverse& traverse, Count) const {
-        return traverse(*this).code;
+    template <class Count> __device__ Code finish(const Accumulator& a, Count) const {
+        return a.code;
     }
 };
 
@@ -66,10 +64,10 @@ struct ScaledSum {
     static constexpr double scale = 1.0 / 18446744073709551616.0;
 
     __device__ Accumulator start() const { return 0; }
-    template <class V, class Code> __device__ void add(Accumulator& a, V v, Code) const {
-        a += widen(v) * scale;
+    template <class V, class Code> __device__ Accumulator lift(V v, Code) const {
+        return widen(v) * scale;
     }
-    __device__ void merge(Accumulator& a, Accumulator b) const { a += b; }
+    __device__ Accumulator merge(Accumulator a, Accumulator b) const { return a + b; }
     template <class Count> __device__ double mean(Accumulator a, Count count) const {
         double greatest = 1.7976931348623157e308 * scale;
         double mean = a / static_cast<double>(count);
@@ -82,22 +80,21 @@ template <class T> struct Average {
     using Element = T;
     using Out = T;
     using Accumulator = typename ::Element<T>::Value;
-    static constexpr bool indices = false;
+    static constexpr bool indices = false, counts = true, exact = false;
 
     __device__ explicit Average(const Norm&) {}
     __device__ Accumulator start() const { return 0; }
-    template <class Code> __device__ void add(Accumulator& a, Accumulator v, Code) const {
-        a = ::add(a, v);
+    __device__ T padding() const { return Round<T>::from(Accumulator(0)); }
+    template <class Code> __device__ Accumulator lift(Accumulator v, Code) const { return v; }
+    __device__ Accumulator merge(Accumulator a, Accumulator b) const { return add(a, b); }
+    __device__ bool certain(Accumulator a) const { return finite(a); }
+    template <class Count> __device__ Out finish(Accumulator a, Count count) const {
+        return Round<T>::from(quotient(a, count));
     }
-    __device__ void merge(Accumulator& a, Accumulator b) const { a = ::add(a, b); }
-    template <class Traverse, class Count> __device__ Out result(Traverse& traverse, Count count) const {
-        Accumulator sum = traverse(*this);
-        if (traverse.any(!finite(sum))) {
-            ScaledSum scaled;
-            double mean = scaled.mean(traverse(scaled), count);
-            if (!finite(sum)) return Round<T>::from(mean);
-        }
-        return Round<T>::from(divide(sum, static_cast<Accumulator>(count)));
+    template <class Traverse, class Count>
+    __device__ Out careful(Traverse& traverse, Count count) const {
+        ScaledSum scaled;
+        return Round<T>::from(scaled.mean(traverse(scaled), count));
     }
 };
 
@@ -106,23 +103,21 @@ template <class T, class To, class Sum> struct IntegerAverage {
     using Element = T;
     using Out = To;
     using Accumulator = Sum;
-    static constexpr bool indices = false;
+    static constexpr bool indices = false, counts = true, exact = true;
 
     __device__ explicit IntegerAverage(const Norm&) {}
     __device__ Accumulator start() const { return 0; }
-    template <class Code> __device__ void add(Accumulator& a, int v, Code) const { a += v; }
-    __device__ void merge(Accumulator& a, Accumulator b) const { a += b; }
-    template <class Traverse, class Count> __device__ Out result(Traverse& traverse, Count count) const {
-        Accumulator sum = traverse(*this);
-        // Below 2^15 taps a float32 quotient never lands on a half that is not one.
+    __device__ T padding() const { return 0; }
+    template <class Code> __device__ Accumulator lift(int v, Code) const { return v; }
+    __device__ Accumulator merge(Accumulator a, Accumulator b) const { return a + b; }
+    template <class Count> __device__ Out finish(Accumulator a, Count count) const {
         if constexpr (::Element<To>::integer) {
+            // Below 2^15 taps a float32 quotient never lands on a half that is not one.
             if (count < 32768)
-                return Round<To>::from(static_cast<int>(
-                    rintf(divide(static_cast<float>(sum), static_cast<float>(count)))));
-            return Round<To>::from(
-                static_cast<int>(rint(static_cast<double>(sum) / static_cast<double>(count))));
+                return Round<To>::from(__float2int_rn(quotient(static_cast<float>(a), count)));
+            return Round<To>::from(__double2int_rn(quotient(static_cast<double>(a), count)));
         } else {
-            return Round<To>::from(static_cast<double>(sum) / static_cast<double>(count));
+            return Round<To>::from(quotient(static_cast<double>(a), count));
         }
     }
 };
@@ -147,23 +142,23 @@ struct Greatest {
     using Accumulator = double;
 
     __device__ Accumulator start() const { return 0; }
-    template <class V, class Code> __device__ void add(Accumulator& a, V v, Code) const {
-        a = maximum(a, magnitude(widen(v)));
+    template <class V, class Code> __device__ Accumulator lift(V v, Code) const {
+        return magnitude(widen(v));
     }
-    __device__ void merge(Accumulator& a, Accumulator b) const { a = maximum(a, b); }
+    __device__ Accumulator merge(Accumulator a, Accumulator b) const { return maximum(a, b); }
 };
 
 // The sum of powers of taps divided by the greatest: between 1 and their number.
-template <int P> struct ScaledPowers {
+struct ScaledPowers {
     using Accumulator = double;
     Norm norm;
     double greatest;
 
     __device__ Accumulator start() const { return 0; }
-    template <class V, class Code> __device__ void add(Accumulator& a, V v, Code) const {
-        a += power<P>(magnitude(widen(v)) / greatest, norm);
+    template <class V, class Code> __device__ Accumulator lift(V v, Code) const {
+        return pow(magnitude(widen(v)) / greatest, norm.p);
     }
-    __device__ void merge(Accumulator& a, Accumulator b) const { a += b; }
+    __device__ Accumulator merge(Accumulator a, Accumulator b) const { return a + b; }
     // Half of the root twice: the whole may overflow where the product does not.
     __device__ double result(Accumulator a) const {
         double half = pow(a, norm.exponent / 2) * (1 + norm.slip / 2 * log(a));
@@ -175,35 +170,50 @@ template <class T, int P, class Sum> struct Lp {
     using Element = T;
     using Out = T;
     using Accumulator = Sum;
-    static constexpr bool indices = false;
+    static constexpr bool indices = false, counts = false, exact = false;
     Norm norm;
 
     __device__ explicit Lp(const Norm& n) : norm(n) {}
     __device__ Accumulator start() const { return 0; }
-    template <class V, class Code> __device__ void add(Accumulator& a, V v, Code) const {
-        a = ::add(a, power<P>(magnitude(Sum(v)), norm));
+    __device__ T padding() const { return Round<T>::from(typename ::Element<T>::Value(0)); }
+    template <class V, class Code> __device__ Accumulator lift(V v, Code) const {
+        return power<P>(magnitude(Sum(v)), norm);
     }
-    __device__ void merge(Accumulator& a, Accumulator b) const { a = ::add(a, b); }
-    template <class Traverse, class Count> __device__ Out result(Traverse& traverse, Count) const {
-        Accumulator total = traverse(*this);
-        Sum norm_of_taps = root<P>(total, norm);
-        bool certain = total > static_cast<Sum>(norm.least) && finite(total) && norm_of_taps > 0 &&
-                       finite(norm_of_taps);
-        if (traverse.any(!certain)) {
-            double exact = careful(traverse);
-            if (!certain) return Round<T>::from(exact);
-        }
-        return Round<T>::from(norm_of_taps);
+    __device__ Accumulator merge(Accumulator a, Accumulator b) const { return add(a, b); }
+    __device__ bool certain(Accumulator a) const {
+        if (!(a > static_cast<Sum>(norm.least) && finite(a))) return false;
+        if constexpr (P != 0) return true;
+        Sum r = root<P>(a, norm);
+        return r > 0 && finite(r);
     }
-
+    template <class Count> __device__ Out finish(Accumulator a, Count) const {
+        return Round<T>::from(root<P>(a, norm));
+    }
     // Two more looks: the greatest tap, which decides when it is 0, infinite or NaN, and the sum
     // of powers relative to it.
-    template <class Traverse> __device__ double careful(Traverse& traverse) const {
+    template <class Traverse, class Count>
+    __device__ Out careful(Traverse& traverse, Count) const {
         double greatest = traverse(Greatest{});
         bool scales = greatest > 0 && finite(greatest);
-        if (!traverse.any(scales)) return greatest;
-        ScaledPowers<P> scaled{norm, greatest};
-        double sum = traverse(scaled);
-        return scales ? scaled.result(sum) : greatest;
+        if (traverse.any(scales)) {
+            ScaledPowers scaled{norm, greatest};
+            double sum = traverse(scaled);
+            if (scales) greatest = scaled.result(sum);
+        }
+        return Round<T>::from(greatest);
     }
 };
+
+// The result of one output: plain where that is certain, careful where it is not.
+template <class Op, class Traverse, class Count>
+__device__ inline auto result(const Op& op, Traverse& traverse, Count count) {
+    auto a = traverse(op);
+    if constexpr (!Op::exact) {
+        bool certain = op.certain(a);
+        if (traverse.any(!certain)) {
+            auto exact = op.careful(traverse, count);
+            if (!certain) return exact;
+        }
+    }
+    return op.finish(a, count);
+}

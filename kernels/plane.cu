@@ -28,7 +28,8 @@ struct Traverse {
         auto accumulator = op.start();
         for (Index code = begin + worker(); code < end; code += Workers) {
             long long unused = 0;
-            op.add(accumulator, value(x[place.offset(code, unused)]), code);
+            auto tap = op.lift(value(x[place.offset(code, unused)]), code);
+            accumulator = op.merge(accumulator, tap);
         }
         return meet(op, accumulator);
     }
@@ -36,7 +37,8 @@ struct Traverse {
     __device__ typename Op::Accumulator operator()(const Op& op) const {
         if (!parts) return operator()<Op>(op);
         auto accumulator = op.start();
-        for (int i = worker(); i < part_count; i += Workers) op.merge(accumulator, parts[i]);
+        for (int i = worker(); i < part_count; i += Workers)
+            accumulator = op.merge(accumulator, parts[i]);
         return meet(op, accumulator);
     }
 
@@ -49,7 +51,8 @@ struct Traverse {
         meeting[own] = accumulator;
         __syncthreads();
         for (int half = Workers / 2; half > 0; half /= 2) {
-            if (worker() < half) op.merge(meeting[own], meeting[own + half * Outputs]);
+            if (worker() < half)
+                meeting[own] = op.merge(meeting[own], meeting[own + half * Outputs]);
             __syncthreads();
         }
         return meeting[slot()];

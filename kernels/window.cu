@@ -5,26 +5,6 @@
 // taps. 256 threads a block, neighbouring threads on neighbouring outputs.
 #include "window.cuh"
 
-template <class Op, class Place, class Kernel, class Index> struct Traverse {
-    const Place& place;
-    const typename Op::Element* x;
-
-    template <class Any> __device__ typename Any::Accumulator operator()(const Any& op) const {
-        auto accumulator = op.start();
-        auto visit = [&](Index offset, Index code) { op.add(accumulator, value(x[offset]), code); };
-        if constexpr (Kernel::known) {
-            if (place.whole) {
-                for_each_tap<Kernel, true, 0>(place, Index(0), Index(0), visit);
-                return accumulator;
-            }
-        }
-        for_each_tap<Kernel, false, 0>(place, Index(0), Index(0), visit);
-        return accumulator;
-    }
-
-    __device__ bool any(bool wanted) const { return wanted; }
-};
-
 template <class Op, int Axes, class Index, class Kernel, class Stride, bool ChannelsLast>
 __global__ void __launch_bounds__(256)
 window(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
@@ -33,6 +13,6 @@ window(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict_
     if (n >= w.outputs) return;
     using Output = Place<Axes, Index, Kernel, Stride, ChannelsLast>;
     const Output place(w, n);
-    const Traverse<Op, Output, Kernel, Index> traverse{place, x + place.base};
+    const Alone<typename Op::Element, Output, Kernel, Index> traverse{place, x + place.base};
     store(Op(w.norm), place, traverse, n, true, x, y, indices);
 }

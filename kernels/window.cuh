@@ -156,12 +156,35 @@ __device__ inline void for_each_tap(const Place& place, Index offset, Index code
     }
 }
 
+// One thread reduces a window alone.
+template <class Element, class Place, class Kernel, class Index> struct Alone {
+    const Place& place;
+    const Element* x;
+
+    template <class Op> __device__ typename Op::Accumulator operator()(const Op& op) const {
+        auto accumulator = op.start();
+        auto visit = [&](Index offset, Index code) {
+            accumulator = op.merge(accumulator, op.lift(value(x[offset]), code));
+        };
+        if constexpr (Kernel::known) {
+            if (place.whole) {
+                for_each_tap<Kernel, true, 0>(place, Index(0), Index(0), visit);
+                return accumulator;
+            }
+        }
+        for_each_tap<Kernel, false, 0>(place, Index(0), Index(0), visit);
+        return accumulator;
+    }
+
+    __device__ bool any(bool wanted) const { return wanted; }
+};
+
 // Stores the result of one output element: a rounded value, or a maximum and its position.
 template <class Op, class Place, class Traverse, class Index>
 __device__ inline void store(const Op& op, const Place& place, Traverse& traverse, Index n, bool writes,
                              const typename Op::Element* x, typename Op::Out* y, long long* indices) {
     if constexpr (Op::indices) {
-        Index code = op.result(traverse, 1);
+        Index code = result(op, traverse, 1);
         if (!writes) return;
         bool empty = place.taps() == 0;
         long long index = place.index_base;
@@ -169,7 +192,7 @@ __device__ inline void store(const Op& op, const Place& place, Traverse& travers
                      : x[place.base + place.offset(code, index)];
         indices[n] = empty ? -1 : index;
     } else {
-        typename Op::Out result = op.result(traverse, place.counted());
-        if (writes) y[n] = result;
+        typename Op::Out rounded = result(op, traverse, Op::counts ? place.counted() : 1);
+        if (writes) y[n] = rounded;
     }
 }
