@@ -8,6 +8,7 @@ source text names the digest of the kernels folder, because CuPy's disk cache do
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -70,17 +71,20 @@ def function(file: str, expression: str, device: int) -> Any:
         return module.get_function(expression)
 
 
-def cubin(file: str, expression: str, architecture: int, *extra: str) -> tuple[bytes, str]:
-    """Compile without a driver and return machine code and log; ``extra`` are more options.
+def cubin(
+    file: str, expressions: Sequence[str], architecture: int, *extra: str
+) -> tuple[bytes, str, dict[str, str]]:
+    """Compile without a driver; return machine code, log, and each expression's symbol in them.
 
-    The flags are those of ``function`` plus the -ftz=true that CuPy appends.
+    The flags are those of ``function`` plus the -ftz=true that CuPy appends; ``extra`` are more.
     """
     from cupy.cuda import nvrtc
 
     headers = header_folder()
     program = nvrtc.createProgram(source(file), "gpupool.cu", (), ())
     try:
-        nvrtc.addNameExpression(program, expression)
+        for expression in expressions:
+            nvrtc.addNameExpression(program, expression)
         flags = (
             *options(), *([f"-I{headers}"] if headers else []), f"-arch=sm_{architecture}", *extra,
             "-ftz=true",
@@ -88,9 +92,10 @@ def cubin(file: str, expression: str, architecture: int, *extra: str) -> tuple[b
         try:
             nvrtc.compileProgram(program, flags)
         except nvrtc.NVRTCError as error:
-            log = nvrtc.getProgramLog(program)
-            raise GpupoolError(f"{file}: {expression} for sm_{architecture}:\n{log}") from error
+            log, names = nvrtc.getProgramLog(program), ", ".join(expressions)
+            raise GpupoolError(f"{file}: {names} for sm_{architecture}:\n{log}") from error
+        symbols = {name: str(nvrtc.getLoweredName(program, name)) for name in expressions}
         # CuPy drops the last byte, which tools that read the file miss.
-        return bytes(nvrtc.getCUBIN(program)) + b"\0", nvrtc.getProgramLog(program)
+        return bytes(nvrtc.getCUBIN(program)) + b"\0", nvrtc.getProgramLog(program), symbols
     finally:
         nvrtc.destroyProgram(program)
