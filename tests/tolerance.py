@@ -141,7 +141,8 @@ def canonical(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return the bits with one NaN and one zero: NaN equals NaN and -0 equals +0."""
     array = np.array(array, order="C")
     if array.dtype.kind not in "iu":
-        array[np.isnan(array)] = np.nan
+        with np.errstate(invalid="ignore"):  # signalling NaN of bfloat16
+            array[np.isnan(array)] = np.nan
         array[array == 0] = 0
     return bits(array)
 
