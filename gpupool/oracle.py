@@ -475,8 +475,8 @@ def _align_roi(problem: RoiProblem, x: Array, roi: Array, y: Array) -> None:
     rows = _samples(problem, y1, y2, problem.pooled[0], problem.spatial[0])
     columns = _samples(problem, x1, x2, problem.pooled[1], problem.spatial[1])
     for (i, row), (j, column) in product(enumerate(rows), enumerate(columns)):
-        samples = len(row.low) * len(column.low)
-        if not samples:
+        samples, inside = row.total * column.total, len(row.low) * len(column.low)
+        if not inside:
             y[:, i, j] = 0
             continue
         corners = [
@@ -485,7 +485,8 @@ def _align_roi(problem: RoiProblem, x: Array, roi: Array, y: Array) -> None:
             for c, v in ((column.low, column.to_low), (column.high, column.to_high))
         ]
         if problem.mode == "max":
-            y[:, i, j] = np.max(corners, axis=(0, 2, 3))
+            greatest = np.max(corners, axis=(0, 2, 3))
+            y[:, i, j] = greatest if inside == samples else np.maximum(greatest, 0)
         else:
             y[:, i, j] = _mean_of_samples(np.array(corners), samples)
 
@@ -502,12 +503,16 @@ def _mean_of_samples(corners: Array, samples: int) -> Array:
 
 
 class _Samples(NamedTuple):
-    """The sample points of one bin on one axis: positions beside each, and their weights."""
+    """The sample points of one bin on one axis that lie inside, and how many there are in all.
+
+    Each has a position and a weight on either side.
+    """
 
     low: Array
     high: Array
     to_low: Array
     to_high: Array
+    total: int
 
 
 def _samples(problem: RoiProblem, first: Any, last: Any, bins: int, size: int) -> list[_Samples]:
@@ -520,9 +525,9 @@ def _samples(problem: RoiProblem, first: Any, last: Any, bins: int, size: int) -
     result = []
     for i in range(bins):
         q = start + real(i) * width + steps
-        inside = ((q >= -1) & (q <= size)).astype(real)
-        q = np.clip(q, 0, size - 1)
+        q = np.clip(q[(q >= -1) & (q <= size)], 0, size - 1)
         low = q.astype(np.int64)
-        to_high = (q - low).astype(real) * inside
-        result.append(_Samples(low, np.minimum(low + 1, size - 1), inside - to_high, to_high))
+        to_high = (q - low).astype(real)
+        high = np.minimum(low + 1, size - 1)
+        result.append(_Samples(low, high, real(1) - to_high, to_high, count))
     return result
