@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from gpupool.errors import GpupoolTypeError
 
 
 def kind(name: str, array: Any) -> str:
-    """Return which library's array this is: "numpy" or "cupy"; anything else is refused.
+    """Return which library's array this is: numpy, cupy, torch or jax; anything else is refused.
 
     >>> kind("x", np.zeros(3))
     'numpy'
@@ -19,9 +20,30 @@ def kind(name: str, array: Any) -> str:
         return "numpy"
     if type(array).__module__.partition(".")[0] == "cupy" and hasattr(array, "data"):
         return "cupy"
+    for library, class_name in (("torch", "Tensor"), ("jax", "Array")):
+        # The array of a library that nobody has imported cannot exist.
+        if library in sys.modules and isinstance(array, getattr(sys.modules[library], class_name)):
+            return library
     raise GpupoolTypeError(
-        f"{name} must be a NumPy or CuPy array, not {type(array).__module__}.{type(array).__name__}"
+        f"{name} must be a NumPy, CuPy, torch or JAX array, not "
+        f"{type(array).__module__}.{type(array).__name__}"
     )
+
+
+def dtype(array: Any) -> Any:
+    """Return an array's dtype in NumPy's terms, or the name of one that NumPy does not have.
+
+    >>> dtype(np.zeros(3, np.float16))
+    dtype('float16')
+    """
+    own = array.dtype
+    if isinstance(own, np.dtype):
+        return own
+    name = str(own).removeprefix("torch.")
+    try:
+        return np.dtype(name)
+    except TypeError:
+        return name
 
 
 def pointer(array: Any) -> int:

@@ -16,6 +16,8 @@ import re
 import stat
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -294,6 +296,30 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def _dotted(version: tuple[int, int] | None) -> str | None:
     return None if version is None else f"{version[0]}.{version[1]}"
+
+
+def on_device(index: int) -> AbstractContextManager[Any]:
+    """Enter a device."""
+    entered: AbstractContextManager[Any] = _import_cupy().cuda.Device(index)
+    return entered
+
+
+@contextmanager
+def on_stream(pointer: int, index: int) -> Iterator[None]:
+    """Enter a device and a stream of it that another library made."""
+    cuda = _import_cupy().cuda
+    with cuda.Device(index), cuda.ExternalStream(pointer, index):
+        yield
+
+
+def from_dlpack(array: Any) -> Any:
+    """View another library's array on a GPU as a CuPy array, on the current stream."""
+    return _import_cupy().from_dlpack(array)
+
+
+def empty(shape: tuple[int, ...], dtype: Any) -> Any:
+    """Return uninitialised memory on the current device."""
+    return _import_cupy().empty(shape, dtype)
 
 
 def to_device(array: Any) -> Any:

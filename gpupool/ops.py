@@ -1,7 +1,8 @@
-"""The public functions: one for each ONNX operator, for NumPy and CuPy arrays alike.
+"""The public functions: one for each ONNX operator, for arrays of NumPy, CuPy, torch and JAX.
 
 The array's kind decides where the work is done: NumPy arrays go to the oracle on the CPU, CuPy
-arrays to the kernels on their own device. Nothing moves between the two by itself.
+arrays to the kernels on their own device, and the arrays of torch and JAX are viewed as one of
+these by their device. Nothing moves between the two by itself.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from gpupool import arrays, launch, oracle, planner, values
+from gpupool import arrays, interchange, launch, oracle, planner, values
 from gpupool.errors import GpupoolTypeError, GpupoolValueError
 from gpupool.problem import Output, Problem, check_bytes, resolve
 
@@ -306,7 +307,7 @@ def max_roi_pool(
         channels_last=channels_last,
         opset=opset,
     )
-    _require("rois", rois, (rois.shape[0], 5), x.dtype)
+    _require("rois", rois, (rois.shape[0], 5), problem.dtype.numpy)
     return _run(problem, (x, rois), out)
 
 
@@ -355,7 +356,7 @@ def roi_align(
         channels_last=channels_last,
         opset=opset,
     )
-    _require("rois", rois, (rois.shape[0], 4), x.dtype)
+    _require("rois", rois, (rois.shape[0], 4), problem.dtype.numpy)
     _require("batch_indices", batch_indices, (rois.shape[0],), "int64")
     return _run(problem, (x, rois, batch_indices), out)
 
@@ -383,11 +384,13 @@ class PlannedCall:
         """Compute the planned problem on C-contiguous arrays; ``out`` is filled and returned."""
         x = inputs[0]
         problem = self.problem
-        if tuple(x.shape) != problem.shape or x.dtype != problem.dtype.numpy:
+        arrays.kind("x", x)
+        if tuple(x.shape) != problem.shape or arrays.dtype(x) != problem.dtype.numpy:
             raise GpupoolValueError(
-                f"x is {x.dtype} {tuple(x.shape)}, the plan is for {problem.dtype} {problem.shape}"
+                f"x is {arrays.dtype(x)} {tuple(x.shape)}, "
+                f"the plan is for {problem.dtype} {problem.shape}"
             )
-        return _run(problem, inputs, out, trusted=arrays.kind("x", x) == "cupy")
+        return _run(problem, inputs, out, planned=True)
 
 
 def plan(op: str, shape: Sequence[int], dtype: Any, **attributes: Any) -> PlannedCall:
@@ -413,7 +416,8 @@ def warmup(op: str, shape: Sequence[int], dtype: Any, **attributes: Any) -> Plan
     Compiling happens otherwise in the first call, some tens of milliseconds for each kernel that
     is not in CuPy's disk cache. Raises GpupoolError where there is no GPU.
 
-    >>> if gpupool.gpu_available():
+    >>> from gpupool.device import gpu_available
+    >>> if gpu_available():
     ...     pool = warmup("max", (1, 64, 56, 56), "float16", kernel_shape=3)
     """
     call = plan(op, shape, dtype, **attributes)
@@ -423,7 +427,7 @@ def warmup(op: str, shape: Sequence[int], dtype: Any, **attributes: Any) -> Plan
 
 def _resolve(op: str, x: Any, **attributes: Any) -> Problem:
     arrays.kind("x", x)
-    return resolve(op, x.shape, x.dtype, **attributes)
+    return resolve(op, x.shape, arrays.dtype(x), **attributes)
 
 
 def _rows(name: str, array: Any) -> int:
@@ -434,24 +438,51 @@ def _rows(name: str, array: Any) -> int:
 def _require(name: str, array: Any, shape: tuple[int, ...], dtype: Any) -> None:
     """Refuse a second input whose shape or dtype does not follow from x."""
     arrays.kind(name, array)
-    if array.dtype != dtype:
-        raise GpupoolTypeError(f"{name} has dtype {array.dtype}, expected {np.dtype(dtype).name}")
+    if arrays.dtype(array) != dtype:
+        raise GpupoolTypeError(
+            f"{name} has dtype {arrays.dtype(array)}, expected {np.dtype(dtype).name}"
+        )
     if tuple(array.shape) != shape:
         raise GpupoolValueError(f"{name} has shape {tuple(array.shape)}, expected {shape}")
 
 
-def _run(problem: Problem, inputs: tuple[Any, ...], out: Any, trusted: bool = False) -> Any:
+def _run(problem: Problem, inputs: tuple[Any, ...], out: Any, planned: bool = False) -> Any:
     kind = arrays.kind("x", inputs[0])
     for array in inputs[1:]:
         _same_kind(kind, "input", array)
+    if kind not in BACKENDS:
+        return _run_viewed(kind, problem, inputs, out, planned)
     backend = BACKENDS[kind]
     given = _given(problem, inputs, out, kind)
-    if not trusted:
+    if not (planned and kind == "cupy"):
         values.check(problem, inputs)
     outputs = given or _allocate(backend, problem, inputs[0])
     if outputs[0].size:
         backend.run(problem, inputs, outputs)
     return outputs if len(outputs) > 1 else outputs[0]
+
+
+def _run_viewed(
+    kind: str, problem: Problem, inputs: tuple[Any, ...], out: Any, planned: bool
+) -> Any:
+    """Run on the NumPy or CuPy views of another library's arrays."""
+    library, x, given = interchange.LIBRARIES[kind], inputs[0], _as_tuple(problem, out)
+    for array in inputs:
+        library.check("x" if array is x else "input", array, x)
+    for array in given:
+        _same_kind(kind, "out", array)
+        library.check("out", array, x)
+    library.check_outputs(problem.outputs, given)
+    with library.current(x):
+        results = given or _allocate(library, problem, x)
+        views = tuple(library.native(array) for array in inputs)
+        filled = tuple(library.native(array) for array in results)
+        if not given and library.channels_last(problem, x):
+            problem = interchange.channels_last(problem)
+            views, filled = (interchange.moved(group, x.ndim) for group in (views, filled))
+        _run(problem, views, filled if len(filled) > 1 else filled[0], planned)
+        finished = tuple(library.finished(result, x) for result in results)
+    return finished if len(finished) > 1 else finished[0]
 
 
 def _same_kind(kind: str, name: str, array: Any) -> None:
@@ -460,7 +491,7 @@ def _same_kind(kind: str, name: str, array: Any) -> None:
         raise GpupoolTypeError(f"x is a {kind} array and {name} a {other} array: use one kind")
 
 
-def _allocate(backend: Backend, problem: Problem, x: Any) -> tuple[Any, ...]:
+def _allocate(backend: Backend | interchange.Library, problem: Problem, x: Any) -> tuple[Any, ...]:
     outputs = problem.outputs
     check_bytes(outputs)
     try:
@@ -471,8 +502,7 @@ def _allocate(backend: Backend, problem: Problem, x: Any) -> tuple[Any, ...]:
         raise
 
 
-def _given(problem: Problem, inputs: tuple[Any, ...], out: Any, kind: str) -> tuple[Any, ...]:
-    """Check the arrays passed as ``out``; none is an empty tuple."""
+def _as_tuple(problem: Problem, out: Any) -> tuple[Any, ...]:
     if out is None:
         return ()
     outputs = problem.outputs
@@ -481,7 +511,13 @@ def _given(problem: Problem, inputs: tuple[Any, ...], out: Any, kind: str) -> tu
         raise GpupoolValueError(
             f"out must be a pair of arrays, {' and '.join(o.name for o in outputs)}"
         )
-    for array, output in zip(given, outputs, strict=True):
+    return given
+
+
+def _given(problem: Problem, inputs: tuple[Any, ...], out: Any, kind: str) -> tuple[Any, ...]:
+    """Check the arrays passed as ``out``; none is an empty tuple."""
+    given = _as_tuple(problem, out)
+    for array, output in zip(given, problem.outputs, strict=bool(given)):
         _same_kind(kind, "out", array)
         if array.dtype != output.dtype:
             raise GpupoolTypeError(

@@ -29,6 +29,7 @@ ORDER = (
     "device",
     "jit",
     "launch",
+    "interchange",
     "ops",
     "files",
     "images",
@@ -40,7 +41,7 @@ ORDER = (
 """Every module; each imports only from those above it."""
 
 MAY_IMPORT_CUPY = {"jit", "launch", "device"}
-HEAVY = ("cupy", "PIL", "rich", "onnx", "onnxruntime", "torch")
+HEAVY = ("cupy", "PIL", "rich", "onnx", "onnxruntime", "torch", "jax", "dask", "zarr")
 
 
 def imports(module: str) -> set[str]:
