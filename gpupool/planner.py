@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from gpupool.dtypes import DType
 from gpupool.problem import PoolProblem, Problem, RoiProblem, UnpoolProblem
 from gpupool.validate import INT32_MAX
 from gpupool.window import Axis, taps_of
@@ -29,6 +30,18 @@ SPECIALISED_TAPS = 32
 
 SPECIALISATIONS = 256
 """Distinct specialised kernels one process may ask for, past which the generic tier serves."""
+
+MAX_STRIDE = 16
+"""Strides up to this may be compiled in."""
+
+TILE_REGISTERS = 96
+"""Values that the tile of one thread may hold in registers."""
+
+TILE_SETUP = 50
+"""Instructions that a thread of rows.cu spends before its first load."""
+
+FILL = 2**16
+"""Threads below which a large card is not filled, so that fewer threads are no gain."""
 
 SHARED_TAPS = 128
 """Windows from this many taps are shared by several threads, unless they overlap much."""
@@ -100,17 +113,27 @@ def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=4096)
-def plan(problem: Problem, strides: tuple[int, ...] | None = None, tier: str = "auto") -> Plan:
-    """Choose kernel, template arguments and grid for ``problem``; strides of x are in elements."""
+def plan(
+    problem: Problem,
+    strides: tuple[int, ...] | None = None,
+    alignment: int = 16,
+    kernel: str = "auto",
+) -> Plan:
+    """Choose kernel, template arguments and grid for ``problem``.
+
+    ``strides`` of x are in elements, ``alignment`` is what divides the addresses of x and y in
+    bytes. ``kernel`` overrides the choice for measuring: "window" (generic), "specialised",
+    "rows" or "plane".
+    """
     steps = contiguous(problem.shape) if strides is None else strides
     if isinstance(problem, UnpoolProblem):
         return _plan_unpool(problem, steps)
     if isinstance(problem, RoiProblem):
         return Plan(problem, steps, (_roi_launch(problem),))
     geometry = _Geometry.of(problem, steps)
-    if _shared(problem, geometry):
+    if kernel == "plane" or (kernel == "auto" and _shared(problem, geometry)):
         return _plan_plane(problem, steps, geometry)
-    return Plan(problem, steps, (_window_launch(problem, geometry, tier),))
+    return Plan(problem, steps, (_sliding_launch(problem, geometry, alignment, kernel),))
 
 
 # Geometry: what the kernels see of a pooling problem
@@ -286,11 +309,12 @@ def _steps(dim: _Dim) -> tuple[int, int]:
 
 
 def _norm(problem: PoolProblem) -> tuple[float, float, float, float]:
-    """Return p, 1 / p, what rounding that lost, and the least accurate sum of powers."""
-    p = problem.p
-    info = np.finfo(_sum_dtype(problem))
+    """Return p, 1 / p as the sum's type holds it, what that lost, the least accurate sum."""
+    p, sums = problem.p, _sum_dtype(problem)
+    info = np.finfo(sums)
+    exponent = float(sums.type(1 / p))
     least = float(info.tiny) / float(info.eps) * taps_of(problem.window)
-    return p, 1 / p, float(1 / Fraction(p) - Fraction(1 / p)), least
+    return p, exponent, float(1 / Fraction(p) - Fraction(exponent)), least
 
 
 def _sum_dtype(problem: PoolProblem) -> np.dtype[Any]:
@@ -345,17 +369,6 @@ def _shared(problem: PoolProblem, geometry: _Geometry) -> bool:
 _admitted: set[tuple[str, ...]] = set()
 
 
-def _specialised(geometry: _Geometry, tier: str) -> bool:
-    axes = [dim.axis for dim in geometry.dims]
-    return (
-        tier != "generic"
-        and os.environ.get("GPUPOOL_JIT") != "generic"
-        and geometry.index_type == "int"
-        and prod(a.kernel for a in axes) <= SPECIALISED_TAPS
-        and all(a.dilation == 1 and a.stride <= a.kernel for a in axes)
-    )
-
-
 def _admit(template: tuple[str, ...]) -> bool:
     """Count a specialisation; False once the process has asked for as many as it may."""
     if template not in _admitted and len(_admitted) >= SPECIALISATIONS:
@@ -364,17 +377,42 @@ def _admit(template: tuple[str, ...]) -> bool:
     return True
 
 
-def _window_launch(problem: PoolProblem, geometry: _Geometry, tier: str) -> Launch:
+def _specialisable(geometry: _Geometry) -> bool:
+    axes = [dim.axis for dim in geometry.dims]
+    return (
+        os.environ.get("GPUPOOL_JIT") != "generic"
+        and geometry.index_type == "int"
+        and prod(a.kernel for a in axes) <= SPECIALISED_TAPS
+        and all(a.dilation == 1 and a.stride <= MAX_STRIDE for a in axes)
+    )
+
+
+def _sliding_launch(
+    problem: PoolProblem, geometry: _Geometry, alignment: int, kernel: str
+) -> Launch:
+    """Choose among rows.cu and the two tiers of window.cu: the fewest instructions."""
+    generic = _window_launch(problem, geometry, specialised=False)
+    if kernel == "window" or not _specialisable(geometry):
+        return generic
+    tile = None if kernel == "specialised" else _Tile.cheapest(problem, geometry, alignment)
+    if tile is None:
+        chosen = _window_launch(problem, geometry, specialised=True)
+    else:
+        chosen = _rows_launch(problem, geometry, tile)
+    return chosen if _admit((chosen.kernel, *chosen.template)) else generic
+
+
+def _window_launch(problem: PoolProblem, geometry: _Geometry, specialised: bool) -> Launch:
     axes = [dim.axis for dim in geometry.dims]
     index = geometry.index_type
-    head = (_operator(problem, index), str(len(axes)), index)
-    last = _bool(problem.channels_last)
-    generic = (*head, _sizes([0] * len(axes)), _sizes([0] * len(axes)), last)
-    template = generic
-    if _specialised(geometry, tier):
-        sizes = _sizes([a.kernel for a in axes]), _sizes([a.stride for a in axes])
-        if _admit((*head, *sizes, last)):
-            template = (*head, *sizes, last)
+    template = (
+        _operator(problem, index),
+        str(len(axes)),
+        index,
+        _sizes([a.kernel if specialised else 0 for a in axes]),
+        _sizes([a.stride if specialised else 0 for a in axes]),
+        _bool(problem.channels_last),
+    )
     return Launch(
         "window.cu",
         "window",
@@ -383,6 +421,146 @@ def _window_launch(problem: PoolProblem, geometry: _Geometry, tier: str) -> Laun
         (_parameters(problem, geometry),),
         (-(-geometry.outputs // THREADS), 1),
     )
+
+
+# Rows: how many outputs one thread takes
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """The block of outputs of one thread of rows.cu, and the widths of its loads and stores."""
+
+    outputs: int
+    rows: int
+    lanes: int
+    packed: bool
+    load: int
+    store: int
+
+    @classmethod
+    def cheapest(cls, problem: PoolProblem, geometry: _Geometry, alignment: int) -> _Tile | None:
+        """Return the tile with the fewest instructions, or None where rows.cu does not apply."""
+        dims, inner = geometry.dims, geometry.dims[-1]
+        if problem.indices or len(dims) > 3 or inner.axis.pad_begin >= inner.axis.kernel:
+            return None
+        pixel = problem.channels if problem.channels_last else 1
+        if inner.step != pixel or (problem.channels_last and geometry.channels.step != 1):
+            return None
+        tiles = (
+            tile
+            for lanes, packed in _lanes(problem)
+            for outputs in (1, 2, 4, 8, 16)
+            for rows in (1, 2, 4, 8)
+            if (tile := cls._of(problem, geometry, alignment, outputs, rows, lanes, packed))
+        )
+        best = min(tiles, key=lambda tile: tile.cost(problem, geometry), default=None)
+        return best if best and best.cost(problem, geometry) < _lone_cost(geometry) else None
+
+    @classmethod
+    def _of(
+        cls, problem: PoolProblem, geometry: _Geometry, alignment: int,
+        outputs: int, rows: int, lanes: int, packed: bool,
+    ) -> _Tile | None:  # fmt: skip
+        *outer, inner = geometry.dims
+        span = (outputs - 1) * inner.axis.stride + inner.axis.kernel
+        if (rows + 1) * span * lanes > TILE_REGISTERS or (rows > 1 and not outer):
+            return None
+        body = outputs * inner.axis.stride * lanes if packed else lanes
+        steps = [dim.step for dim in (geometry.batch, geometry.channels, *outer)]
+        if problem.channels_last:
+            steps = [steps[0], *steps[2:]]
+        load = _width(
+            alignment,
+            problem.dtype,
+            body,
+            inner.axis.size * lanes if packed else inner.step,
+            *steps,
+        )
+        pitch = inner.axis.out * lanes if packed else inner.step
+        store = _width(alignment, problem.out_dtype, outputs * lanes if packed else lanes, pitch)
+        if not packed and min(load, store) < lanes:
+            return None
+        return cls(outputs, rows, lanes, packed, load, store)
+
+    def threads(self, geometry: _Geometry) -> int:
+        """Threads that cover every output."""
+        return geometry.outputs // self._unit(geometry) * prod(self._groups(geometry))
+
+    def _unit(self, geometry: _Geometry) -> int:
+        lanes = self.lanes if geometry.channels_last else 1
+        return lanes * prod(dim.axis.out for dim in geometry.dims[-2:])
+
+    def _groups(self, geometry: _Geometry) -> tuple[int, int]:
+        """Column groups of a row, and row groups of a plane."""
+        rows = geometry.dims[-2].axis.out if len(geometry.dims) > 1 else 1
+        return -(-geometry.dims[-1].axis.out // self.outputs), -(-rows // self.rows)
+
+    def cost(self, problem: PoolProblem, geometry: _Geometry) -> float:
+        """Estimate the instructions of all threads; a card that is not filled runs them alike."""
+        *outer, inner = (dim.axis for dim in geometry.dims)
+        row = outer[-1] if outer else Axis(1, 1, 1, 1, 0, 0, 1)
+        slices = outer[0].kernel if len(outer) > 1 else 1
+        span = (self.outputs - 1) * inner.stride + inner.kernel
+        body = min(span, self.outputs * inner.stride)
+        loads = (span - body) * 4 * self.lanes + 3 * body * self.lanes / self.load
+        if not self.packed:
+            loads = 5 * span
+        lines = slices * ((self.rows - 1) * row.stride + row.kernel)
+        merges = self.rows * span * self.lanes * (slices * row.kernel - 1)
+        finish = 5 if problem.reduction == "average" else 2
+        outputs = self.rows * self.outputs * self.lanes
+        work = lines * (loads + span * self.lanes + 3) + merges
+        work += outputs * (inner.kernel - 1 + finish + 3 / self.store)
+        return max(self.threads(geometry), FILL) * (TILE_SETUP + work)
+
+
+def _lone_cost(geometry: _Geometry) -> float:
+    taps = prod(dim.axis.kernel for dim in geometry.dims)
+    return max(geometry.outputs, FILL) * (45 + 3.0 * taps)
+
+
+def _lanes(problem: PoolProblem) -> tuple[tuple[int, bool], ...]:
+    """Return the ways to take pixels: (neighbouring elements of one, whether pixels adjoin)."""
+    channels = problem.channels
+    if not problem.channels_last or channels == 1:
+        return ((1, True),)
+    if channels <= 4:
+        return ((channels, True),)
+    return tuple((lanes, False) for lanes in (2, 4, 8, 16) if channels % lanes == 0)
+
+
+def _width(alignment: int, dtype: DType, *multiples: int) -> int:
+    """Return the widest vector, in elements, whose accesses are all aligned."""
+    width = max(1, alignment // dtype.itemsize)
+    while any(number % width for number in multiples):
+        width //= 2
+    return width
+
+
+@lru_cache(maxsize=1)
+def rows_dtype() -> np.dtype[Any]:
+    """Return the NumPy mirror of ``Rows`` in kernels/rows.cu."""
+    names = ("vectors", "groups", "row_groups")
+    divisors = [(name, _divisor_dtype("int")) for name in names]
+    return np.dtype([("threads", "i8"), *divisors, ("pixel_step", "i4")], align=True)
+
+
+def _rows_launch(problem: PoolProblem, geometry: _Geometry, tile: _Tile) -> Launch:
+    axes = [dim.axis for dim in geometry.dims]
+    template = (
+        _operator(problem, "int"), str(len(axes)), _sizes([a.kernel for a in axes]),
+        _sizes([a.stride for a in axes]), str(axes[-1].pad_begin), str(tile.outputs),
+        str(tile.rows), str(tile.lanes), _bool(tile.packed), str(tile.load), str(tile.store),
+    )  # fmt: skip
+    grid = np.zeros((), rows_dtype())
+    threads = tile.threads(geometry)
+    groups, row_groups = tile._groups(geometry)
+    grid["threads"] = threads
+    grid["vectors"] = divisor(problem.channels // tile.lanes, "int")
+    grid["groups"], grid["row_groups"] = divisor(groups, "int"), divisor(row_groups, "int")
+    grid["pixel_step"] = problem.channels
+    scalars = (grid, _parameters(problem, geometry))
+    return Launch("rows.cu", "rows", template, ("x", "y"), scalars, (-(-threads // THREADS), 1))
 
 
 def _plan_plane(problem: PoolProblem, strides: tuple[int, ...], geometry: _Geometry) -> Plan:
