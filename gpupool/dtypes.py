@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,25 +59,22 @@ _BY_NUMPY = {row.numpy: row for row in DTYPES}
 _BY_NAME = {row.name: row for row in DTYPES}
 
 
-def find(name: str, dtype: object) -> DType:
+def find(name: str, dtype: object, allowed: Collection[DType] = DTYPES) -> DType:
     """Return the row of a dtype given as a NumPy dtype, a scalar type or a name.
 
-    >>> find("x", "bfloat16")
+    >>> find("dtype of x", "bfloat16")
     bfloat16
     """
     if isinstance(dtype, DType):
         return dtype
     if isinstance(dtype, str) and dtype in _BY_NAME:
         return _BY_NAME[dtype]
+    names = ", ".join(row.name for row in DTYPES if row in allowed)
     try:
         numpy = np.dtype(dtype)  # type: ignore[call-overload]
     except TypeError:
-        raise GpupoolTypeError(f"{name} {dtype!r} is not a dtype; {_allowed()}") from None
+        raise GpupoolTypeError(f"{name} = {dtype!r} is not a dtype; allowed: {names}") from None
     row = _BY_NUMPY.get(numpy)
     if row is None or not numpy.isnative:
-        raise GpupoolTypeError(f"{name} {numpy!r} is not supported; {_allowed()}")
+        raise GpupoolTypeError(f"{name} = {numpy} is not supported; allowed: {names}")
     return row
-
-
-def _allowed() -> str:
-    return f"allowed: {', '.join(_BY_NAME)}"

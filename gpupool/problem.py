@@ -142,7 +142,7 @@ def resolve(op: str, shape: Sequence[int], dtype: object, **attributes: Any) -> 
     operator = opsets.find(op)
     checked = validate.shape("x_shape", shape)
     problem: Problem = _RESOLVERS[operator.name](
-        operator.name, checked, find("dtype", dtype), **attributes
+        operator.name, checked, find("dtype of x", dtype, operator.dtypes), **attributes
     )
     return problem
 
@@ -289,7 +289,7 @@ def _average_pool(
 def _mean_dtype(dtype: DType, asked: object) -> DType:
     if asked is None:
         return dtype
-    out = find("dtype", asked)
+    out = find("dtype", asked, FLOATS)
     if dtype.is_float:
         raise GpupoolTypeError(
             f"dtype = {out} for a {dtype} x: dtype is for int8 and uint8 input only, "
