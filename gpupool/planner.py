@@ -34,8 +34,11 @@ SPECIALISATIONS = 256
 MAX_STRIDE = 16
 """Strides up to this may be compiled in."""
 
-TILE_REGISTERS = 96
+TILE_REGISTERS = 48
 """Values that the tile of one thread may hold in registers."""
+
+TILE_OUTPUTS = 16
+"""Outputs that one thread may take: more cost registers and compile time and gain little."""
 
 TILE_SETUP = 50
 """Instructions that a thread of rows.cu spends before its first load."""
@@ -463,7 +466,9 @@ class _Tile:
     ) -> _Tile | None:  # fmt: skip
         *outer, inner = geometry.dims
         span = (outputs - 1) * inner.axis.stride + inner.axis.kernel
-        if (rows + 1) * span * lanes > TILE_REGISTERS or (rows > 1 and not outer):
+        if (rows + 1) * span * lanes > TILE_REGISTERS or outputs * rows * lanes > TILE_OUTPUTS:
+            return None
+        if rows > 1 and not outer:
             return None
         body = outputs * inner.axis.stride * lanes if packed else lanes
         steps = [dim.step for dim in (geometry.batch, geometry.channels, *outer)]

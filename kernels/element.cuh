@@ -97,9 +97,24 @@ __device__ inline float divide(float a, float b) {
 #endif
 }
 
-// A divisor that the compiler knows.
+__device__ inline double reciprocal(double x) { return 1 / x; }
+__device__ inline float reciprocal(float x) {
+#ifdef __CUDA_ARCH__
+    float r;
+    asm("rcp.approx.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return multiply_add(multiply_add(-x, r, 1.0f), r, r);
+#else
+    return 1 / x;
+#endif
+}
+
+// A divisor that the compiler knows, and one that is small: a number of taps.
 template <int N> struct Exactly {
     __device__ constexpr operator int() const { return N; }
+};
+struct Few {
+    int count;
+    __device__ operator int() const { return count; }
 };
 
 template <class V, class Count> __device__ inline V quotient(V a, Count count) {
@@ -107,11 +122,18 @@ template <class V, class Count> __device__ inline V quotient(V a, Count count) {
 }
 
 // Multiplied by the reciprocal and corrected by the remainder: the rounding of a division.
-template <class V, int N> __device__ inline V quotient(V a, Exactly<N>) {
-    constexpr V divisor = N, reciprocal = V(1) / V(N);
+template <class V> __device__ inline V corrected(V a, V divisor, V reciprocal) {
     V q = multiply(a, reciprocal);
-    if constexpr ((N & (N - 1)) == 0) return q;
-    else return multiply_add(multiply_add(-q, divisor, a), reciprocal, q);
+    return multiply_add(multiply_add(-q, divisor, a), reciprocal, q);
+}
+template <class V> __device__ inline V quotient(V a, Few count) {
+    V divisor = static_cast<V>(count.count);
+    return corrected(a, divisor, reciprocal(divisor));
+}
+template <class V, int N> __device__ inline V quotient(V a, Exactly<N>) {
+    constexpr V inverse = V(1) / V(N);
+    if constexpr ((N & (N - 1)) == 0) return multiply(a, inverse);
+    else return corrected(a, V(N), inverse);
 }
 
 __device__ inline double magnitude(double x) { return fabs(x); }

@@ -149,18 +149,19 @@ struct Greatest {
 };
 
 // The sum of powers of taps divided by the greatest: between 1 and their number.
-struct ScaledPowers {
+template <int P> struct ScaledPowers {
     using Accumulator = double;
     Norm norm;
     double greatest;
 
     __device__ Accumulator start() const { return 0; }
     template <class V, class Code> __device__ Accumulator lift(V v, Code) const {
-        return pow(magnitude(widen(v)) / greatest, norm.p);
+        return power<P>(magnitude(widen(v)) / greatest, norm);
     }
     __device__ Accumulator merge(Accumulator a, Accumulator b) const { return a + b; }
-    // Half of the root twice: the whole may overflow where the product does not.
     __device__ double result(Accumulator a) const {
+        if constexpr (P != 0) return greatest * root<P>(a, norm);
+        // Half of the root twice: the whole may overflow where the product does not.
         double half = pow(a, norm.exponent / 2) * (1 + norm.slip / 2 * log(a));
         return greatest * half * half;
     }
@@ -196,7 +197,7 @@ template <class T, int P, class Sum> struct Lp {
         double greatest = traverse(Greatest{});
         bool scales = greatest > 0 && finite(greatest);
         if (traverse.any(scales)) {
-            ScaledPowers scaled{norm, greatest};
+            ScaledPowers<P> scaled{norm, greatest};
             double sum = traverse(scaled);
             if (scales) greatest = scaled.result(sum);
         }

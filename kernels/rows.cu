@@ -183,7 +183,7 @@ struct Block {
                 int count = counted<K>(inner(), first_pixel() + output * S);
                 if constexpr (Axes > 1) count *= counted<KR>(outer(), first_row() + row * SR);
                 if constexpr (Axes > 2) count *= counted<Kernel::at(0)>(w.axis[0], first_slice());
-                return op.finish(a, count > 0 ? count : 1);
+                return op.finish(a, Few{count > 0 ? count : 1});
             }
         }
         return op.finish(a, Exactly<taps>());
