@@ -702,6 +702,14 @@ KNOWN = (
     ),
     Known(
         "torch",
+        "pad above half the kernel",
+        "refused, though the text allows any pad of 0 and above",
+        not_drawn,
+        _line("MaxPool", 2, kernel_shape=1, pads=[1, 1]),
+        ([-INF, 1, 2, -INF],),
+    ),
+    Known(
+        "torch",
         "norm of the overhang under ceil_mode",
         "a mean times the whole kernel, though the last window has fewer taps",
         lambda case: case.op == "LpPool" and case.ceil_mode,
@@ -810,12 +818,15 @@ KNOWN = (
 # Command
 
 
+_DESCRIPTION = "Compare gpupool with another implementation on random cases."
+
+
 def draw_any(draw: Draw, peer: Peer) -> Case:
     return draw_case(draw, peer, _pick(draw, sorted(peer.dtypes)))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.peers", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.peers", description=_DESCRIPTION)
     parser.add_argument("--n", type=int, default=5000, help="number of cases (5000)")
     parser.add_argument("--seed", type=int, default=0)
     random_peers = [name for name, peer in PEERS.items() if peer.dtypes]
