@@ -1,0 +1,248 @@
+"""How many instructions a kernel issues: its machine code, stepped through warp by warp.
+
+The counting rule. A sample of warps, spread over the grid, goes through the SASS with the launch's
+real parameters: integers, predicates, constants and convergence barriers are computed, so that trip
+counts, border paths and divergence are those of the case. What comes from memory or floating point
+is unknown, but for what an integer division needs. A branch that hangs on an unknown takes the way
+with the fewest instructions to the end, so that the second looks of averages and norms and the slow
+path of a division do not count, and is reported as assumed. Each instruction issued for at least
+one lane of a warp counts for all 32, predicated off or not, branches and barriers included: that
+is what takes a slot of the scheduler. Bytes stored are added up too: they must come to the size of
+the outputs, which shows that the sample went where real data would go.
+
+    issued    the mean of these slots over the sampled warps
+    path      the instructions of a single lane, the count most frequent among the lanes
+    accesses  loads and stores of the mean lane, by instruction and width
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpupool.errors import GpupoolError
+
+from .lanes import MEMORY, TRUE, Array, Lanes, Value
+from .sass import Instruction
+
+WARP = 32
+
+LIMIT = 1_000_000
+"""Steps after which a kernel counts as endless."""
+
+FOREIGN = frozenset(("BRX", "JMX", "JMP", "BRXU", "JMXU", "LEPC", "RPCMOV"))
+"""Control flow that pooling kernels have no use for and that is not stepped through."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What one launch does, for each of its threads: see the counting rule."""
+
+    issued: float
+    path: int
+    accesses: dict[tuple[str, int], float]
+    assumed: int
+
+    def moved(self, *names: str) -> float:
+        """Bytes that the mean lane moves by these instructions."""
+        return sum(times * width for (name, width), times in self.accesses.items() if name in names)
+
+
+def sample(grid: tuple[int, int], threads: int, blocks: int = 16) -> tuple[Array, Array, Array]:
+    """Choose blocks spread over the grid; return thread, block x and block y of every lane."""
+    total = grid[0] * grid[1]
+    count = min(blocks, total)
+    # One block from each of as many equal parts, at no regular distance: borders are periodic.
+    places = (np.arange(count) + np.random.default_rng(0).random(count)) * (total / count)
+    flat = places.astype(np.int64).repeat(threads)
+    return np.tile(np.arange(threads), count), flat % grid[0], flat // grid[0]
+
+
+def constant_bank(grid: tuple[int, int], threads: int, base: int, parameters: bytes) -> bytes:
+    """Lay out constant bank 0: block and grid sizes at its start, parameters at ``base``."""
+    sizes = np.array([threads, 1, 1, *grid, 1], np.uint32).tobytes()
+    return sizes + bytes(base - len(sizes)) + parameters
+
+
+def count(
+    code: Sequence[Instruction], constants: bytes, lanes: tuple[Array, Array, Array]
+) -> Counts:
+    """Step lanes (whole warps, see ``sample``) through ``code``; ``constants`` is bank 0."""
+    thread, *block = lanes
+    stepper = _Stepper(code, Lanes(thread, (block[0], block[1]), constants))
+    with np.errstate(all="ignore"):
+        stepper.run()
+    frequency = Counter(stepper.executed.tolist())
+    path = max(frequency, key=lambda n: (frequency[n], n))
+    accesses = {key: float(times.mean()) for key, times in sorted(stepper.accesses.items())}
+    return Counts(float(stepper.issued.mean()), path, accesses, len(stepper.assumed))
+
+
+class _Stepper:
+    """Control flow: which lanes are where, and which wait at a convergence barrier."""
+
+    def __init__(self, code: Sequence[Instruction], lanes: Lanes) -> None:
+        self.code, self.lanes = code, lanes
+        self.index = {instruction.address: i for i, instruction in enumerate(code)}
+        self.remaining = _remaining(code, self.index)
+        self.alive = np.ones(lanes.count, bool)
+        self.at: dict[int, Array] = {0: self.alive.copy()}
+        self.waiting: dict[int, Array] = {}
+        self.members: dict[str, Array] = defaultdict(lambda: np.zeros(lanes.count, bool))
+        self.saved: dict[str, Array] = {}
+        self.assumed: set[int] = set()
+        self.issued = np.zeros(lanes.count // WARP, np.int64)
+        self.executed = np.zeros(lanes.count, np.int64)
+        self.accesses: dict[tuple[str, int], Array] = defaultdict(
+            lambda: np.zeros(lanes.count, np.int64)
+        )
+
+    def run(self) -> None:
+        """Step the lanes that are furthest behind until all have left."""
+        mask, steps, total = self.alive, 0, 0
+        while self.at:
+            place = min(self.at)
+            active = self.at.pop(place)
+            if active is not mask:
+                self._tally(mask, steps)
+                mask, steps = active, 0
+            steps += 1
+            total += 1
+            if total > LIMIT:
+                raise GpupoolError(f"a kernel takes more than {LIMIT} simulated steps")
+            self._step(place, active)
+        self._tally(mask, steps)
+        if self.waiting:
+            raise GpupoolError("simulated lanes wait for others that never come")
+
+    def _tally(self, mask: Array, steps: int) -> None:
+        self.executed += mask * steps
+        self.issued += mask.reshape(-1, WARP).any(axis=1) * steps
+
+    def _go(self, place: int, mask: Array) -> None:
+        if place in self.at:
+            self.at[place] = self.at[place] | mask
+        elif mask.any():
+            self.at[place] = mask
+
+    def _step(self, place: int, active: Array) -> None:
+        instruction = self.code[place]
+        name = instruction.name
+        guard = self.lanes.predicate(instruction.guard[1:]) if instruction.guard else TRUE
+        if name == "BRA":
+            self._branch(place, instruction, active, guard)
+        elif name == "EXIT":
+            self._exit(place, active, guard)
+        elif name == "CALL":
+            self._go(self.index[int(instruction.operands[-1], 16)], active)
+        elif name == "RET":
+            self._return(instruction, active)
+        elif name == "BSYNC":
+            waiting = self.waiting.get(place)
+            self.waiting[place] = active if waiting is None else waiting | active
+            self._release()
+        elif name in FOREIGN:
+            raise GpupoolError(f"the simulation does not follow {instruction}")
+        else:
+            self._plain(place, instruction, active, guard)
+
+    def _plain(self, place: int, instruction: Instruction, active: Array, guard: Value) -> None:
+        name, operands = instruction.name, instruction.operands
+        if name == "BSSY":
+            self._set_members(operands[0], active, active)
+        elif name == "BREAK":
+            on = active & (guard.bits != 0)
+            self.members[operands[-1]] &= ~on
+            self._release()
+        elif name == "BMOV" and operands[0].startswith("B"):
+            self._set_members(operands[0], self.saved[operands[1]], active)
+        elif name == "BMOV":
+            self.saved[operands[0]] = self.members[operands[1]].copy()
+        else:
+            if name in MEMORY:
+                on = active if guard is TRUE else active & ((guard.bits != 0) | ~guard.known)
+                self.accesses[name, instruction.width] += on
+            self.lanes.execute(instruction, active, guard)
+        self._go(place + 1, active)
+
+    def _set_members(self, barrier: str, members: Array, active: Array) -> None:
+        """Set a barrier of the warps that are here; other warps keep theirs."""
+        here = active.reshape(-1, WARP).any(axis=1).repeat(WARP)
+        np.copyto(self.members[barrier], members, where=here)
+
+    def _branch(self, place: int, instruction: Instruction, active: Array, guard: Value) -> None:
+        *conditions, target_text = instruction.operands
+        target = self.index[int(target_text, 16)]
+        values = [guard, *map(self.lanes.predicate, conditions)]
+        taken, known = np.ones(1, bool), np.ones(1, bool)
+        for value in values:
+            taken, known = taken & (value.bits != 0), known & value.known
+        if instruction.modifiers & {"DIV", "CONV"}:
+            taken = np.zeros(1, bool)  # only for warps that diverged where they should not
+        elif (active & ~known).any():
+            self.assumed.add(place)
+            shorter = self.remaining[target] < self.remaining[place + 1]
+            taken = np.where(known, taken, shorter)
+        if taken.all():
+            self._go(target, active)
+        elif not taken.any():
+            self._go(place + 1, active)
+        else:
+            self._go(target, active & taken)
+            self._go(place + 1, active & ~taken)
+
+    def _exit(self, place: int, active: Array, guard: Value) -> None:
+        if (active & ~guard.known).any():
+            self.assumed.add(place)
+        leaving = active & ((guard.bits != 0) | ~guard.known)
+        self.alive = self.alive & ~leaving
+        self._go(place + 1, active & ~leaving if leaving.any() else active)
+        self._release()
+
+    def _return(self, instruction: Instruction, active: Array) -> None:
+        register, base = instruction.operands
+        value = self.lanes.read(register)
+        if (active & ~value.known).any():
+            raise GpupoolError(f"the simulation does not know where to return: {instruction}")
+        addresses = np.broadcast_to(value.bits, active.shape)
+        for address in np.unique(addresses[active]):
+            self._go(self.index[int(address) + int(base, 16)], active & (addresses == address))
+
+    def _release(self) -> None:
+        """Let lanes pass a barrier where every member that still runs has come."""
+        for place, mask in list(self.waiting.items()):
+            members = self.members[self.code[place].operands[0]] & self.alive
+            missing = (members & ~mask).reshape(-1, WARP).any(axis=1).repeat(WARP)
+            free = mask & ~missing
+            if free.any():
+                self._go(place + 1, free)
+                del self.waiting[place]
+                if (mask & missing).any():
+                    self.waiting[place] = mask & missing
+
+
+def _remaining(code: Sequence[Instruction], index: dict[int, int]) -> list[float]:
+    """Return the fewest instructions from each one to an end; a call counts as many."""
+    before: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    queue = []
+    for i, instruction in enumerate(code):
+        name, always = instruction.name, not instruction.guard
+        if name == "BRA":
+            before[index[int(instruction.operands[-1], 16)]].append((i, 1))
+            always = always and len(instruction.operands) == 1
+        if name in ("EXIT", "RET") and always:
+            queue.append((1, i))
+        elif not (name == "BRA" and always):
+            before[i + 1].append((i, 100 if name == "CALL" else 1))
+    least = [float("inf")] * (len(code) + 1)
+    while queue:
+        distance, i = heapq.heappop(queue)
+        if distance < least[i]:
+            least[i] = distance
+            for source, cost in before[i]:
+                heapq.heappush(queue, (distance + cost, source))
+    return least

@@ -1,0 +1,193 @@
+"""What machine code tells without a GPU: every case compiled, disassembled and counted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gpupool import jit
+from gpupool.planner import THREADS, Launch, Plan, plan
+from gpupool.problem import PoolProblem
+
+from . import issue, sass
+from .cases import Case
+from .table import number
+
+ARCHITECTURE = 90
+
+BUDGET = 7.8
+"""Thread-instructions that an H200 issues in the time it copies one byte (33.4e12 / 4.3e12)."""
+
+REGISTERS, WARPS, SHARED, BLOCKS = 65536, 64, 228 * 1024, 32
+"""Limits of one sm_90 multiprocessor."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The machine code of one instantiation and what the compiler reports of it."""
+
+    code: tuple[sass.Instruction, ...]
+    binary: bytes
+    symbol: str
+    registers: int
+    spills: int
+    shared: int
+
+
+@cache
+def kernel(source: str, expression: str) -> Kernel:
+    """Compile and disassemble one instantiation."""
+    binary, log, symbols = jit.cubin(source, [expression], ARCHITECTURE, "--ptxas-options=-v")
+
+    def reported(pattern: str) -> int:
+        return sum(map(int, re.findall(pattern, log)))
+
+    return Kernel(
+        sass.disassemble(binary),
+        binary,
+        symbols[expression],
+        reported(r"Used (\d+) registers"),
+        reported(r"(\d+) bytes spill (?:stores|loads)"),
+        reported(r"(\d+) bytes smem"),
+    )
+
+
+def parameters(chosen: Plan, launch: Launch) -> bytes:
+    """Lay out a launch's arguments as a kernel receives them: pointers, then scalars."""
+    problem = chosen.problem
+    indices = isinstance(problem, PoolProblem) and problem.indices
+    there = {"x": True, "y": True, "indices": indices, "workspace": chosen.workspace > 0}
+    # Any addresses will do, as long as they are aligned as CuPy's are.
+    pointers = [
+        np.uint64((i + 1) << 40 if there.get(name) else 0) for i, name in enumerate(launch.operands)
+    ]
+    packed = b""
+    for value in (*pointers, *launch.scalars):
+        array = np.asarray(value)
+        packed += bytes(-len(packed) % array.dtype.alignment) + array.tobytes()
+    return packed
+
+
+def occupancy(registers: int, shared: int, threads: int = THREADS) -> float:
+    """Return the share of a multiprocessor's 64 warps that resident blocks fill.
+
+    >>> occupancy(32, 0), occupancy(40, 48 * 1024)
+    (1.0, 0.5)
+    """
+    warps = threads // 32
+    each_warp = -(-max(registers, 1) * 32 // 256) * 256
+    by_registers = REGISTERS // each_warp // warps
+    by_shared = SHARED // (-(-(shared + 1024) // 128) * 128)
+    resident: int = min(by_registers, by_shared, WARPS // warps, BLOCKS)
+    return resident * warps / WARPS
+
+
+def analyse(case: Case) -> dict[str, Any]:
+    """Return the row of one case: counts for each output, resources of each launch."""
+    chosen = plan(case.problem)
+    launches = [analyse_launch(chosen, launch) for launch in chosen.launches]
+    outputs = case.outputs
+    threads = [prod(launch.grid) * THREADS for launch in chosen.launches]
+
+    def total(key: str) -> float:
+        return sum(row[key] * n for row, n in zip(launches, threads, strict=True)) / outputs
+
+    budget = BUDGET * case.least_bytes / outputs
+    issued = total("issued")
+    stored = sum(output.nbytes for output in case.problem.outputs)
+    return {
+        "id": case.id,
+        "title": case.title,
+        "dtype": case.dtype,
+        "window": case.window_text,
+        "least_bytes": case.least_bytes,
+        "outputs": outputs,
+        "budget": round(budget, 2),
+        "path": round(total("path"), 2),
+        "issued": round(issued, 2),
+        "predicted": round(min(1.0, budget / issued), 4),
+        "goal": case.goal_copy,
+        "reread": round(total("loaded") * outputs / (case.least_bytes - stored), 3),
+        "launches": launches,
+    }
+
+
+def analyse_launch(chosen: Plan, launch: Launch) -> dict[str, Any]:
+    """Return what one launch needs and does, for each of its threads."""
+    built = kernel(launch.source, launch.expression)
+    packed = parameters(chosen, launch)
+    base = sass.parameter_base(built.binary, built.symbol, len(packed))
+    bank = issue.constant_bank(launch.grid, THREADS, base, packed)
+    counts = issue.count(built.code, bank, issue.sample(launch.grid, THREADS))
+    shared = built.shared + launch.shared
+    return {
+        "kernel": f"{launch.source}: {launch.expression}",
+        "grid": list(launch.grid),
+        "issued": round(counts.issued, 2),
+        "path": counts.path,
+        "assumed": counts.assumed,
+        "stored": round(counts.moved("STG"), 4),
+        "loaded": round(counts.moved("LDG", "LDGSTS"), 4),
+        "accesses": [
+            {"name": name, "bytes": width, "times": round(times, 3)}
+            for (name, width), times in counts.accesses.items()
+            if times
+        ],
+        "registers": built.registers,
+        "spills": built.spills,
+        "shared": shared,
+        "occupancy": occupancy(built.registers, shared),
+    }
+
+
+HEAD = (
+    "id", "case", "dtype", "window", "budget", "path", "issued", "of copy", "goal", "regs", "spill",
+    "shared", "occ", "load", "store", "re-read", "assumed", "kernel",
+)  # fmt: skip
+"""Columns: instructions for each output (allowed, of one lane, issued), predicted share of copy."""
+
+
+def cells(row: dict[str, Any]) -> list[str]:
+    """Return the row of a case as text, in the order of HEAD."""
+    launches = row["launches"]
+    main = max(launches, key=lambda launch: launch["issued"] * prod(launch["grid"]))
+    return [
+        row["id"], row["title"], row["dtype"], row["window"],
+        number(row["budget"]), number(row["path"]), number(row["issued"]),
+        f"{row['predicted']:.2f}", "" if row["goal"] is None else f"{row['goal']:.2f}",
+        str(main["registers"]), str(main["spills"]), str(main["shared"]),
+        f"{main['occupancy']:.2f}", _widths(main, "LDG"), _widths(launches[-1], "STG"),
+        f"{row['reread']:.2f}", str(main["assumed"]),
+        " + ".join(short(launch["kernel"]) for launch in launches),
+    ]  # fmt: skip
+
+
+def short(kernel: str) -> str:
+    """Shorten a kernel's name for a table.
+
+    >>> short("window.cu: window<Max<float>, 2, int, Sizes<3, 3>, Sizes<2, 2>, false>")
+    'window<Max<float>,2,int,3x3,2x2,false>'
+    """
+    name = kernel.partition(": ")[2].replace(", ", ",")
+    return re.sub(r"Sizes<([\d,]+)>", lambda match: match[1].replace(",", "x"), name)
+
+
+def _widths(launch: dict[str, Any], kind: str) -> str:
+    """Bytes times accesses of a thread, such as 16x4+2x8, the widest first."""
+    found = [access for access in launch["accesses"] if access["name"] == kind]
+    found.sort(key=lambda access: -access["bytes"])
+    return "+".join(f"{access['bytes']}x{number(access['times'], 2)}" for access in found)
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the overall prediction in one line."""
+    mean = float(np.exp(np.mean([np.log(row["predicted"]) for row in rows])))
+    below = [row["id"] for row in rows if row["goal"] and row["predicted"] < row["goal"]]
+    text = f"{len(rows)} cases, predicted share of copy {mean:.2f} (geometric mean)"
+    return text + (f"; below their goal: {', '.join(below)}" if below else "")
