@@ -35,6 +35,7 @@ ORDER = (
     "images",
     "terminal",
     "__init__",
+    "torch",
     "cli",
     "__main__",
 )
