@@ -403,9 +403,11 @@ def _scaled_norm(x: Array, window: Window, p: float, place: Array) -> float:
         where.append(_as_slice(axis.valid(int(o))))
     taps = np.abs(x[tuple(where)].astype(np.float64))
     greatest = taps.max()
-    # Half of the root twice: the whole may overflow where the product does not.
+    # Half of the root twice, exponents apart: the root may overflow, and a subnormal tap lose
+    # bits, where their product does not.
     half = _root(_power(taps / greatest, p).sum(), 2 * p)
-    return float(greatest * half * half)
+    mantissas, exponents = np.frexp([greatest, half, half])
+    return float(np.ldexp(mantissas.prod(), exponents.sum()))
 
 
 def _power(magnitude: Array, p: float) -> Array:

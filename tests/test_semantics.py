@@ -526,6 +526,15 @@ def test_no_spurious_overflow_of_the_norm(backend, dtype, value, p):
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("p", [1, 2, 0.5, 3])
+def test_the_norm_of_subnormals_is_right_to_the_last_bit_or_so(backend, dtype, p):
+    kind = dtype_of(dtype)
+    x = (np.arange(1, 22) * float(tolerance.least_subnormal(kind))).astype(kind).reshape(1, 1, 21)
+    y = compute(backend, "lp_pool", x, kernel_shape=21, p=p)
+    tolerance.assert_real(y, reference.lp_pool(x, 21, p=p), tolerance.of_norm, p)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("p", [1000, 1e9, 1e300, 1.7e308])
 def test_a_huge_p_gives_the_greatest_magnitude(backend, dtype, p):
     x = axis(0.5, -8, 0, dtype=dtype)
