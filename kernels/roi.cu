@@ -3,7 +3,7 @@
 // Coordinates are computed with one rounding per operation, as the oracle does, so that both cut
 // bins at the same places. A region that names no image, or is not finite, gives 0: the functions
 // refuse it beforehand, a plan's caller may not have asked.
-#include "element.cuh"
+#include "ops.cuh"
 
 struct Roi {
     long long outputs;
@@ -91,11 +91,11 @@ max_roi_pool(const T* __restrict__ x, const T* __restrict__ rois, T* __restrict_
 }
 
 // The sample points of one bin along one axis.
-template <class Real> struct Samples {
+template <class Real> struct Line {
     Real start, width;
     int count, size;
 
-    __device__ Samples(const Roi& p, Real first, Real last, int bins, int i, int length) {
+    __device__ Line(const Roi& p, Real first, Real last, int bins, int i, int length) {
         Real extent = add(last, -first);
         if (!p.half_pixel && !(extent >= 1)) extent = 1;
         if (p.half_pixel) first = add(first, Real(-0.5));
@@ -105,16 +105,67 @@ template <class Real> struct Samples {
         size = length;
     }
 
-    // The positions beside sample s and their weights; both 0 outside [-1, size].
-    __device__ void at(int s, int& low, int& high, Real& to_low, Real& to_high) const {
+    // The positions beside sample s and their weights; false for a sample outside [-1, size].
+    __device__ bool at(int s, int (&position)[2], Real (&weight)[2]) const {
         Real step = divide(multiply(add(Real(s), Real(0.5)), width), Real(count));
         Real q = add(start, step);
-        Real inside = q >= -1 && q <= size ? 1 : 0;
+        if (!(q >= -1 && q <= size)) return false;
         q = q > 0 ? (q < size - 1 ? q : Real(size - 1)) : Real(0);
-        low = static_cast<int>(q);
-        high = low + 1 < size ? low + 1 : low;
-        to_high = multiply(add(q, -Real(low)), inside);
-        to_low = add(inside, -to_high);
+        position[0] = static_cast<int>(q);
+        position[1] = position[0] + 1 < size ? position[0] + 1 : position[0];
+        weight[1] = add(q, -Real(position[0]));
+        weight[0] = add(Real(1), -weight[1]);
+        return true;
+    }
+};
+
+// The samples of one bin: each is four weighted corners, and one outside the image is a 0.
+template <class T> struct Samples {
+    using Real = typename Element<T>::Value;
+    const Line<Real>&rows, &columns;
+    const Bin& bin;
+    const T* plane;
+
+    __device__ long long count() const { return static_cast<long long>(rows.count) * columns.count; }
+
+    // Merges all corners row by row, each as lift gives it.
+    template <class Value, class Lift, class Merge>
+    __device__ Value reduce(Value start, Lift lift, Merge merge) const {
+        Value result = start;
+        for (int i = 0; i < rows.count; ++i) {
+            int row[2], column[2];
+            Real by_row[2], by_column[2];
+            bool inside = rows.at(i, row, by_row);
+            Value line = start;
+            for (int j = 0; j < columns.count; ++j) {
+                if (!inside || !columns.at(j, column, by_column)) {
+                    line = merge(line, lift(Real(0)));
+                    continue;
+                }
+                for (int corner = 0; corner < 4; ++corner) {
+                    int r = corner / 2, c = corner % 2;
+                    line = merge(line, lift(multiply(value(plane[bin.at(row[r], column[c])]),
+                                                     multiply(by_row[r], by_column[c]))));
+                }
+            }
+            result = merge(result, line);
+        }
+        return result;
+    }
+
+    __device__ T greatest() const {
+        return Round<T>::from(reduce(lowest<T>(), [](Real v) { return v; },
+                                     [](Real a, Real b) { return maximum(a, b); }));
+    }
+
+    // The terms are scaled where their plain sum overflows.
+    __device__ T mean() const {
+        Real sum = reduce(Real(0), [](Real v) { return v; }, [](Real a, Real b) { return add(a, b); });
+        if (finite(sum)) return Round<T>::from(divide(sum, Real(count())));
+        ScaledSum scaled;
+        double wide = reduce(0.0, [&](Real v) { return scaled.lift(v, 0); },
+                             [](double a, double b) { return add(a, b); });
+        return Round<T>::from(scaled.mean(wide, count()));
     }
 };
 
@@ -133,32 +184,16 @@ roi_align(const T* __restrict__ x, const T* __restrict__ rois, const long long* 
         usable &= magnitude(corner[i]) < Real(2147483648.0);
     }
     if (!usable) {
-        y[n] = Round<T>::from(Real(0));
+        y[n] = T(0.0f);
         return;
     }
-    const Samples<Real> rows(p, corner[1], corner[3], p.bins_y, bin.y, p.height);
-    const Samples<Real> columns(p, corner[0], corner[2], p.bins_x, bin.x, p.width);
-    const T* plane = x + bin.plane(p, images[bin.roi]);
-    Real result = Maximum ? lowest<T>() : Real(0);
-    for (int i = 0; i < rows.count; ++i) {
-        int row[2], column[2];
-        Real by_row[2], by_column[2];
-        rows.at(i, row[0], row[1], by_row[0], by_row[1]);
-        Real sum = 0;
-        for (int j = 0; j < columns.count; ++j) {
-            columns.at(j, column[0], column[1], by_column[0], by_column[1]);
-            for (int corner_of_four = 0; corner_of_four < 4; ++corner_of_four) {
-                int r = corner_of_four / 2, c = corner_of_four % 2;
-                Real v = multiply(value(plane[bin.at(row[r], column[c])]),
-                                  multiply(by_row[r], by_column[c]));
-                if constexpr (Maximum) result = maximum(result, v);
-                else sum = add(sum, v);
-            }
-        }
-        if constexpr (!Maximum) result = add(result, sum);
+    const Line<Real> rows(p, corner[1], corner[3], p.bins_y, bin.y, p.height);
+    const Line<Real> columns(p, corner[0], corner[2], p.bins_x, bin.x, p.width);
+    const Samples<T> samples{rows, columns, bin, x + bin.plane(p, images[bin.roi])};
+    T result(0.0f);
+    if (samples.count() > 0) {
+        if constexpr (Maximum) result = samples.greatest();
+        else result = samples.mean();
     }
-    long long samples = static_cast<long long>(rows.count) * columns.count;
-    if (samples == 0) result = 0;
-    else if constexpr (!Maximum) result = divide(result, Real(samples));
-    y[n] = Round<T>::from(result);
+    y[n] = result;
 }
