@@ -70,16 +70,14 @@ def _lp_pool(x: Any, p: float, kernel: list[int], stride: list[int], ceil_mode: 
 
 def _empty(
     x: Any, kernel: list[int], stride: list[int], padding: list[int] | None = None,
-    dilation: list[int] | None = None, ceil_mode: bool = False, dtype: Any = None,
+    dilation: list[int] | None = None, ceil_mode: bool = False,
 ) -> Any:  # fmt: skip
     """Return a tensor of the result's shape and memory format: what the compiler traces."""
     ones, zeros = [1] * len(kernel), [0] * len(kernel)
     pads = [(pad, pad) for pad in padding or zeros]
     axes = window(x.shape[2:], kernel, stride, dilation or ones, pads, "NOTSET", ceil_mode)
     shape = (*x.shape[:2], *out_shape(axes))
-    return torch.empty(
-        shape, dtype=dtype or x.dtype, device=x.device, memory_format=memory_format(x)
-    )
+    return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=memory_format(x))
 
 
 def _register(name: str, schema: str, run: Function, fake: Function) -> Any:
@@ -96,7 +94,7 @@ OPERATORS = {
         "max_pool_with_indices",
         f"({_MAX}) -> (Tensor, Tensor)",
         _max_pool_with_indices,
-        lambda x, *window: (_empty(x, *window), _empty(x, *window, dtype=torch.int64)),
+        lambda x, *window: (y := _empty(x, *window), torch.empty_like(y, dtype=torch.int64)),
     ),
     "avg_pool": _register(
         "avg_pool",
