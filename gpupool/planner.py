@@ -34,10 +34,10 @@ SPECIALISATIONS = 256
 MAX_STRIDE = 16
 """Strides up to this may be compiled in."""
 
-TILE_REGISTERS = 48
+TILE_REGISTERS = 56
 """Values that the tile of one thread may hold in registers."""
 
-TILE_OUTPUTS = 16
+TILE_OUTPUTS = 32
 """Outputs that one thread may take: more cost registers and compile time and gain little."""
 
 TILE_SETUP = 50
@@ -466,7 +466,8 @@ class _Tile:
     ) -> _Tile | None:  # fmt: skip
         *outer, inner = geometry.dims
         span = (outputs - 1) * inner.axis.stride + inner.axis.kernel
-        if (rows + 1) * span * lanes > TILE_REGISTERS or outputs * rows * lanes > TILE_OUTPUTS:
+        elements = span * lanes // (2 if _in_pairs(problem) else 1)
+        if (rows + 1) * elements > TILE_REGISTERS or outputs * rows * lanes > TILE_OUTPUTS:
             return None
         if rows > 1 and not outer:
             return None
@@ -506,17 +507,24 @@ class _Tile:
         row = outer[-1] if outer else Axis(1, 1, 1, 1, 0, 0, 1)
         slices = outer[0].kernel if len(outer) > 1 else 1
         span = (self.outputs - 1) * inner.stride + inner.kernel
-        body = min(span, self.outputs * inner.stride)
-        loads = (span - body) * 4 * self.lanes + 3 * body * self.lanes / self.load
-        if not self.packed:
-            loads = 5 * span
+        body = min(span, self.outputs * inner.stride) if self.packed else span
+        halo = (span - body) * self.lanes
+        loads = 5 * halo + 4 * body * self.lanes / (self.load if self.packed else self.lanes)
+        pairs = 0.5 if _in_pairs(problem) else 1.0
+        elements = halo + body * self.lanes * pairs
         lines = slices * ((self.rows - 1) * row.stride + row.kernel)
-        merges = self.rows * span * self.lanes * (slices * row.kernel - 1)
-        finish = 5 if problem.reduction == "average" else 2
+        lift = 0.0 if _in_pairs(problem) else 1.0
+        work = lines * (loads + elements * lift + 4)
+        work += self.rows * elements * (slices * row.kernel - 1)
         outputs = self.rows * self.outputs * self.lanes
-        work = lines * (loads + span * self.lanes + 3) + merges
-        work += outputs * (inner.kernel - 1 + finish + 3 / self.store)
+        finish = 6 if problem.reduction == "average" else 2
+        work += outputs * ((2 * inner.kernel - 1) * pairs + finish * lift + 4 / self.store)
         return max(self.threads(geometry), FILL) * (TILE_SETUP + work)
+
+
+def _in_pairs(problem: PoolProblem) -> bool:
+    """Whether rows.cu merges two elements at once: maxima of 16-bit floats."""
+    return problem.reduction == "max" and problem.dtype.itemsize == 2
 
 
 def _lone_cost(geometry: _Geometry) -> float:

@@ -10,8 +10,8 @@
 template <class T> struct Element;  // Value: what taps are compared and added in. Integer: 8-bit.
 template <> struct Element<double> { using Value = double; static constexpr bool integer = false; };
 template <> struct Element<float> { using Value = float; static constexpr bool integer = false; };
-template <> struct Element<__half> { using Value = float; static constexpr bool integer = false; };
-template <> struct Element<__nv_bfloat16> { using Value = float; static constexpr bool integer = false; };
+template <> struct Element<__half> { using Value = float; static constexpr bool integer = false, half = true; };
+template <> struct Element<__nv_bfloat16> { using Value = float; static constexpr bool integer = false, half = false; };
 template <> struct Element<signed char> { using Value = int; static constexpr bool integer = true; };
 template <> struct Element<unsigned char> { using Value = int; static constexpr bool integer = true; };
 
@@ -196,3 +196,78 @@ template <> struct Round<signed char> {
 template <> struct Round<unsigned char> {
     __device__ static unsigned char from(int x) { return static_cast<unsigned char>(x); }
 };
+
+// Elements as memory holds them: 32-bit words
+
+template <int Words> struct alignas(4 * Words) Vector {
+    unsigned word[Words];
+};
+
+__device__ inline unsigned bits(signed char x) { return static_cast<unsigned char>(x); }
+__device__ inline unsigned bits(unsigned char x) { return x; }
+__device__ inline unsigned bits(__half x) { return __half_as_ushort(x); }
+__device__ inline unsigned bits(__nv_bfloat16 x) { return __bfloat16_as_ushort(x); }
+__device__ inline unsigned bits(float x) { return __float_as_uint(x); }
+
+// Word `i` of memory that holds nothing but x.
+template <class T> __device__ inline unsigned repeated(T x, int) {
+    return bits(x) * (sizeof(T) == 1 ? 0x01010101u : sizeof(T) == 2 ? 0x00010001u : 1u);
+}
+__device__ inline unsigned repeated(double x, int i) {
+    return i % 2 ? __double2hiint(x) : __double2loint(x);
+}
+
+// The value of element `i` of consecutive words.
+template <class T> struct Words;
+template <> struct Words<signed char> {
+    __device__ static int value(const unsigned* w, int i) {
+        return static_cast<signed char>(w[i / 4] >> 8 * (i % 4));
+    }
+};
+template <> struct Words<unsigned char> {
+    __device__ static int value(const unsigned* w, int i) {
+        return static_cast<unsigned char>(w[i / 4] >> 8 * (i % 4));
+    }
+};
+template <> struct Words<__half> {
+    __device__ static float value(const unsigned* w, int i) {
+        return __half2float(__ushort_as_half(static_cast<unsigned short>(w[i / 2] >> 16 * (i % 2))));
+    }
+};
+template <> struct Words<__nv_bfloat16> {
+    __device__ static float value(const unsigned* w, int i) {
+        return __uint_as_float(i % 2 ? w[i / 2] & 0xffff0000u : w[i / 2] << 16);
+    }
+};
+template <> struct Words<float> {
+    __device__ static float value(const unsigned* w, int i) { return __uint_as_float(w[i]); }
+};
+template <> struct Words<double> {
+    __device__ static double value(const unsigned* w, int i) {
+        return __hiloint2double(w[2 * i + 1], w[2 * i]);
+    }
+};
+
+// The maxima of two pairs of 16-bit floats, NaN winning.
+template <class T> __device__ inline unsigned maximum_of_pairs(unsigned a, unsigned b) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    unsigned r;
+    if constexpr (Element<T>::half)
+        asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    else
+        asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+#else
+    unsigned low = bits(Round<T>::from(maximum(Words<T>::value(&a, 0), Words<T>::value(&b, 0))));
+    unsigned high = bits(Round<T>::from(maximum(Words<T>::value(&a, 1), Words<T>::value(&b, 1))));
+    return low | high << 16;
+#endif
+}
+
+// Keeps the compiler from computing an address again at every use.
+template <class T> __device__ inline const T* pinned(const T* p) {
+#ifdef __CUDA_ARCH__
+    asm volatile("" : "+l"(p));
+#endif
+    return p;
+}

@@ -7,6 +7,7 @@
 //   finish(a, count)          the result, rounded once
 //   careful(traverse, count)  the result where it is not: traverse(op) reduces the window again
 //   padding()                 an element whose lift is start()
+//   merge_pairs(a, b)         two 16-bit elements in a word at once, where pairs is set
 //
 // Threads that share a window look again together: traverse.any(wanted).
 #pragma once
@@ -23,12 +24,14 @@ template <class T> struct Max {
     using Out = T;
     using Accumulator = typename ::Element<T>::Value;
     static constexpr bool indices = false, counts = false, exact = true;
+    static constexpr bool pairs = sizeof(T) == 2;  // two elements in a word merge at once
 
     __device__ explicit Max(const Norm&) {}
     __device__ Accumulator start() const { return lowest<T>(); }
     __device__ T padding() const { return Round<T>::from(lowest<T>()); }
     template <class Code> __device__ Accumulator lift(Accumulator v, Code) const { return v; }
     __device__ Accumulator merge(Accumulator a, Accumulator b) const { return maximum(a, b); }
+    __device__ unsigned merge_pairs(unsigned a, unsigned b) const { return maximum_of_pairs<T>(a, b); }
     template <class Count> __device__ Out finish(Accumulator a, Count) const {
         return Round<T>::from(a);
     }
@@ -80,7 +83,7 @@ template <class T> struct Average {
     using Element = T;
     using Out = T;
     using Accumulator = typename ::Element<T>::Value;
-    static constexpr bool indices = false, counts = true, exact = false;
+    static constexpr bool indices = false, counts = true, exact = false, pairs = false;
 
     __device__ explicit Average(const Norm&) {}
     __device__ Accumulator start() const { return 0; }
@@ -103,7 +106,7 @@ template <class T, class To, class Sum> struct IntegerAverage {
     using Element = T;
     using Out = To;
     using Accumulator = Sum;
-    static constexpr bool indices = false, counts = true, exact = true;
+    static constexpr bool indices = false, counts = true, exact = true, pairs = false;
 
     __device__ explicit IntegerAverage(const Norm&) {}
     __device__ Accumulator start() const { return 0; }
@@ -171,7 +174,7 @@ template <class T, int P, class Sum> struct Lp {
     using Element = T;
     using Out = T;
     using Accumulator = Sum;
-    static constexpr bool indices = false, counts = false, exact = false;
+    static constexpr bool indices = false, counts = false, exact = false, pairs = false;
     Norm norm;
 
     __device__ explicit Lp(const Norm& n) : norm(n) {}

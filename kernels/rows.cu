@@ -7,7 +7,7 @@
 // layouts are one code: a pixel is Lanes neighbouring elements, and pixels are neighbours too when
 // Packed: channels first (1 lane, packed), interleaved channels such as RGB (3 lanes, packed), and
 // channels last (a vector of channels, one load for each pixel).
-// Counted cost in instructions per output: see bench/results.
+// Counted cost in instructions per output: bench/results.
 #include "window.cuh"
 
 template <class T, int N> struct alignas(sizeof(T) * N) Pack {
@@ -20,38 +20,121 @@ struct Rows {
     int pixel_step;                            // elements from one pixel to the next, in x and y
 };
 
+// Elements of one row: lifted one by one, or in words where the operator merges pairs of them. A
+// halo holds one element in each word, the body two.
+template <class Op, int Size, bool Pairs, bool Halo> struct Cells {
+    using T = typename Op::Element;
+    using Accumulator = typename Op::Accumulator;
+    static constexpr int count = Size > 0 ? Size : 1;
+    Accumulator cell[count];
+
+    __device__ void set(const Op& op, const unsigned* words, int first, int elements) {
+#pragma unroll
+        for (int i = 0; i < elements; ++i)
+            if (first + i < Size) cell[first + i] = op.lift(Words<T>::value(words, i), 0);
+    }
+    __device__ void clear(const Op& op) {
+#pragma unroll
+        for (int i = 0; i < Size; ++i) cell[i] = op.start();
+    }
+    __device__ void merge(const Op& op, const Cells& other) {
+#pragma unroll
+        for (int i = 0; i < Size; ++i) cell[i] = op.merge(cell[i], other.cell[i]);
+    }
+};
+
+template <class Op, int Size, bool Halo> struct Cells<Op, Size, true, Halo> {
+    static constexpr int count = Halo ? (Size > 0 ? Size : 1) : (Size + 1) / 2;
+    unsigned cell[count];
+
+    __device__ void set(const Op&, const unsigned* words, int first, int elements) {
+#pragma unroll
+        for (int i = 0; i < elements; i += 2)
+            if (first + i < Size) cell[Halo ? first : (first + i) / 2] = words[i / 2];
+    }
+    __device__ void clear(const Op& op) {
+#pragma unroll
+        for (int i = 0; i < count; ++i) cell[i] = repeated(op.padding(), i);
+    }
+    __device__ void merge(const Op& op, const Cells& other) {
+        if (Size == 0) return;
+#pragma unroll
+        for (int i = 0; i < count; ++i) cell[i] = op.merge_pairs(cell[i], other.cell[i]);
+    }
+};
+
 template <class Op, int Axes, class Kernel, class Stride, int Pad, int Outputs, int Height, int Lanes,
           bool Packed, int Load, int Store>
 struct Block {
     using T = typename Op::Element;
     using Out = typename Op::Out;
     using Accumulator = typename Op::Accumulator;
+    static constexpr int Outer = Axes > 1 ? Axes - 2 : 0;
     static constexpr int K = Kernel::at(Axes - 1), S = Stride::at(Axes - 1);
-    static constexpr int KR = Axes > 1 ? Kernel::at(Axes > 1 ? Axes - 2 : 0) : 1;
-    static constexpr int SR = Axes > 1 ? Stride::at(Axes > 1 ? Axes - 2 : 0) : 1;
-    static constexpr int Span = (Outputs - 1) * S + K;  // pixels of a row under the outputs
-    static constexpr int Body = Outputs * S;            // of which these begin aligned, after Pad
+    static constexpr int KR = Axes > 1 ? Kernel::at(Outer) : 1;
+    static constexpr int SR = Axes > 1 ? Stride::at(Outer) : 1;
     static constexpr int taps = KR * K * (Axes > 2 ? Kernel::at(0) : 1);
-    using Line = Accumulator[Span * Lanes];
+    static constexpr int Span = (Outputs - 1) * S + K;  // pixels of a row under the outputs
+    // Packed, they are a halo of Pad pixels, a body that begins on a vector, and a halo behind it.
+    static constexpr int Left = Packed ? Pad : 0;
+    static constexpr int Body = Packed ? (Outputs * S < Span - Pad ? Outputs * S : Span - Pad) : Span;
+    static constexpr int Right = Span - Left - Body;
+    static constexpr bool pairs = Op::pairs && Load % 2 == 0 && Store % 2 == 0;
+
+    struct Line {
+        Cells<Op, Left * Lanes, pairs, true> left;
+        Cells<Op, Body * Lanes, pairs, false> body;
+        Cells<Op, Right * Lanes, pairs, true> right;
+
+        __device__ void clear(const Op& op) {
+            left.clear(op);
+            body.clear(op);
+            right.clear(op);
+        }
+        __device__ void merge(const Op& op, const Line& other) {
+            left.merge(op, other.left);
+            body.merge(op, other.body);
+            right.merge(op, other.right);
+        }
+        // The cell of element i, and with pairs the half of the word that it is.
+        __device__ auto at(int i) const {
+            if (i < Left * Lanes) return left.cell[i];
+            i -= Left * Lanes;
+            if (i < Body * Lanes) return body.cell[pairs ? i / 2 : i];
+            return right.cell[i - Body * Lanes];
+        }
+        __device__ static int half(int i) {
+            i -= Left * Lanes;
+            return i >= 0 && i < Body * Lanes ? i % 2 : 0;
+        }
+        // Elements i and k side by side in a word.
+        __device__ unsigned pair(int i, int k) const {
+            unsigned selector = (half(i) ? 0x32 : 0x10) | (half(k) ? 0x7600 : 0x5400);
+            return __byte_perm(at(i), at(k), selector);
+        }
+    };
 
     const Window<Axes, int>& w;
     const Rows& grid;
     const Op op;
-    const T* x;
+    const T* x;  // the body's first element in the first row of the plane
     int vector = 0, group, row_group = 0, slice = 0, plane;
 
     __device__ Block(const Window<Axes, int>& window, const Rows& rows, const T* input, int n)
-        : w(window), grid(rows), op(window.norm), x(input) {
+        : w(window), grid(rows), op(window.norm) {
         if constexpr (!Packed) vector = split(n, grid.vectors);
         group = split(n, grid.groups);
         if constexpr (Axes > 1) row_group = split(n, grid.row_groups);
         if constexpr (Axes > 2) slice = split(n, w.axis[0].out);
         plane = n;
+        long long offset = 0;
         if constexpr (Packed && Lanes == 1) {
             int channel = split(n, w.channels);
-            x += channel * w.channel_step;
+            offset = channel * w.channel_step;
         }
-        x += n * w.batch_step + vector * Lanes;
+        offset += n * w.batch_step + (Packed ? group * Outputs * S * Lanes
+                                             : vector * Lanes + first_pixel() * grid.pixel_step);
+        x = pinned(input + offset);
     }
 
     // Takes the innermost coordinate off n.
@@ -62,7 +145,7 @@ struct Block {
     }
 
     __device__ const Axis<int>& inner() const { return w.axis[Axes - 1]; }
-    __device__ const Axis<int>& outer() const { return w.axis[Axes > 1 ? Axes - 2 : 0]; }
+    __device__ const Axis<int>& outer() const { return w.axis[Outer]; }
     __device__ int first_pixel() const { return group * Outputs * S - Pad; }
     __device__ int first_row() const {
         return Axes > 1 ? row_group * Height * SR - outer().pad_begin : 0;
@@ -71,66 +154,82 @@ struct Block {
         return Axes > 2 ? slice * Stride::at(0) - w.axis[0].pad_begin : 0;
     }
 
-    __device__ void lift(Line& line, int i, T element) const {
-        if (i < Span * Lanes) line[i] = op.lift(value(element), 0);
-    }
+    // Reads Count elements into words, or padding where they are not `readable`.
+    template <int Count> struct Loaded {
+        static constexpr int bytes = Count * sizeof(T), count = bytes < 4 ? 1 : bytes / 4;
+        unsigned word[count];
 
-    // One pixel by itself: in channels last, and in the halo beside the body.
-    __device__ void load_pixel(Line& line, const T* row, bool readable, int pixel) const {
-        int position = first_pixel() + pixel;
-        Pack<T, Packed ? 1 : Lanes> pack[Packed ? Lanes : 1];
+        __device__ Loaded(const Op& op, const T* from, bool readable) {
 #pragma unroll
-        for (int i = 0; i < Lanes; ++i) pack[Packed ? i : 0].element[Packed ? 0 : i] = op.padding();
-        if (readable && position >= 0 && position < inner().size) {
-            auto from = reinterpret_cast<const Pack<T, Packed ? 1 : Lanes>*>(
-                row + position * (Packed ? Lanes : grid.pixel_step));
+            for (int i = 0; i < count; ++i) word[i] = repeated(op.padding(), i);
+            if (!readable) return;
+            if constexpr (bytes == 1) {
+                word[0] = __ldg(reinterpret_cast<const unsigned char*>(from));
+            } else if constexpr (bytes == 2) {
+                word[0] = __ldg(reinterpret_cast<const unsigned short*>(from));
+            } else if constexpr (bytes == 4) {
+                word[0] = __ldg(reinterpret_cast<const unsigned*>(from));
+            } else if constexpr (bytes == 8) {
+                uint2 v = __ldg(reinterpret_cast<const uint2*>(from));
+                word[0] = v.x, word[1] = v.y;
+            } else {
 #pragma unroll
-            for (int i = 0; i < (Packed ? Lanes : 1); ++i) pack[i] = from[i];
+                for (int i = 0; i < count; i += 4) {
+                    uint4 v = __ldg(reinterpret_cast<const uint4*>(from) + i / 4);
+                    word[i] = v.x, word[i + 1] = v.y, word[i + 2] = v.z, word[i + 3] = v.w;
+                }
+            }
         }
+    };
+
+    template <int Size>
+    __device__ void load_halo(Cells<Op, Size, pairs, true>& halo, const T* from, bool readable, int pixel) const {
 #pragma unroll
-        for (int i = 0; i < Lanes; ++i)
-            lift(line, pixel * Lanes + i, pack[Packed ? i : 0].element[Packed ? 0 : i]);
+        for (int i = 0; i < Size; ++i) {
+            int position = first_pixel() + pixel + i / Lanes;
+            bool inside = position >= 0 && position < inner().size;
+            const Loaded<1> loaded(op, from + i, readable && inside);
+            halo.set(op, loaded.word, i, 1);
+        }
     }
 
-    __device__ void load_line(Line& line, const T* row, bool readable) const {
+    __device__ void load_line(Line& line, const T* from, bool readable) const {
         if constexpr (Packed) {
-#pragma unroll
-            for (int i = 0; i < Pad; ++i) load_pixel(line, row, readable, i);
-            int begin = group * Body * Lanes, end = inner().size * Lanes;
+            load_halo(line.left, from - Left * Lanes, readable, 0);
+            int left = (inner().size - group * Outputs * S) * Lanes;
 #pragma unroll
             for (int b = 0; b < Body * Lanes; b += Load) {
-                Pack<T, Load> pack;
-#pragma unroll
-                for (int i = 0; i < Load; ++i) pack.element[i] = op.padding();
-                if (readable && begin + b < end)
-                    pack = *reinterpret_cast<const Pack<T, Load>*>(row + begin + b);
-#pragma unroll
-                for (int i = 0; i < Load; ++i) lift(line, Pad * Lanes + b + i, pack.element[i]);
+                const Loaded<Load> loaded(op, from + b, readable && b < left);
+                line.body.set(op, loaded.word, b, Load);
             }
-#pragma unroll
-            for (int i = Pad + Body; i < Span; ++i) load_pixel(line, row, readable, i);
+            load_halo(line.right, from + Body * Lanes, readable, Left + Body);
         } else {
 #pragma unroll
-            for (int i = 0; i < Span; ++i) load_pixel(line, row, readable, i);
+            for (int i = 0; i < Span; ++i) {
+                int position = first_pixel() + i;
+                bool inside = position >= 0 && position < inner().size;
+                const Loaded<Lanes> loaded(op, from + i * grid.pixel_step, readable && inside);
+                line.body.set(op, loaded.word, i * Lanes, Lanes);
+            }
         }
     }
 
     // Merges the input rows of one slice into the columns of every output row.
     __device__ void load_slice(Line (&columns)[Height], const T* from, bool fresh) const {
         constexpr int rows = (Height - 1) * SR + KR;
+        int row = first_row();
+        if constexpr (Axes > 1) from += row * outer().step;
 #pragma unroll
-        for (int i = 0; i < rows; ++i) {
-            int row = first_row() + i;
-            bool readable = Axes == 1 || (row >= 0 && row < outer().size);
+        for (int i = 0; i < rows; ++i, ++row) {
             Line line;
-            load_line(line, Axes == 1 ? from : from + row * outer().step, readable);
+            load_line(line, from, Axes == 1 || (row >= 0 && row < outer().size));
+            if constexpr (Axes > 1) from += outer().step;
 #pragma unroll
             for (int r = 0; r < Height; ++r) {
                 int tap = i - r * SR;
                 if (tap < 0 || tap >= KR) continue;
-#pragma unroll
-                for (int c = 0; c < Span * Lanes; ++c)
-                    columns[r][c] = fresh && tap == 0 ? line[c] : op.merge(columns[r][c], line[c]);
+                if (fresh && tap == 0) columns[r] = line;
+                else columns[r].merge(op, line);
             }
         }
     }
@@ -140,9 +239,7 @@ struct Block {
             load_slice(columns, x, true);
         } else {
 #pragma unroll
-            for (int r = 0; r < Height; ++r)
-#pragma unroll
-                for (int c = 0; c < Span * Lanes; ++c) columns[r][c] = op.start();
+            for (int r = 0; r < Height; ++r) columns[r].clear(op);
 #pragma unroll 1
             for (int t = 0; t < Kernel::at(0); ++t) {
                 int position = first_slice() + t;
@@ -152,10 +249,22 @@ struct Block {
         }
     }
 
-    __device__ Accumulator reduce(const Line& columns, int output, int lane) const {
-        Accumulator a = columns[output * S * Lanes + lane];
+    // Element of a line that tap j of output element b reads.
+    __device__ static int under(int b, int j) { return (b / Lanes * S + j) * Lanes + b % Lanes; }
+
+    __device__ Accumulator reduce(const Line& columns, int b) const {
+        Accumulator a = columns.at(under(b, 0));
 #pragma unroll
-        for (int j = 1; j < K; ++j) a = op.merge(a, columns[(output * S + j) * Lanes + lane]);
+        for (int j = 1; j < K; ++j) a = op.merge(a, columns.at(under(b, j)));
+        return a;
+    }
+
+    // Output elements b and b + 1 in a word.
+    __device__ unsigned reduce_pair(const Line& columns, int b) const {
+        unsigned a = columns.pair(under(b, 0), under(b + 1, 0));
+#pragma unroll
+        for (int j = 1; j < K; ++j)
+            a = op.merge_pairs(a, columns.pair(under(b, j), under(b + 1, j)));
         return a;
     }
 
@@ -164,17 +273,17 @@ struct Block {
         return clip<int>(start, axis.count_begin, axis.count_end, Size, 1).count;
     }
 
+    template <int Size> __device__ static bool counts_all(const Axis<int>& axis, int first) {
+        return first >= axis.count_begin && first + Size <= axis.count_end;
+    }
+
     // Whether every window of the block counts all of its taps.
     __device__ bool whole() const {
-        bool inside = first_pixel() >= inner().count_begin &&
-                      first_pixel() + Span <= inner().count_end;
+        bool all = counts_all<Span>(inner(), first_pixel());
         if constexpr (Axes > 1)
-            inside = inside && first_row() >= outer().count_begin &&
-                     first_row() + (Height - 1) * SR + KR <= outer().count_end;
-        if constexpr (Axes > 2)
-            inside = inside && first_slice() >= w.axis[0].count_begin &&
-                     first_slice() + Kernel::at(0) <= w.axis[0].count_end;
-        return inside;
+            all = all && counts_all<(Height - 1) * SR + KR>(outer(), first_row());
+        if constexpr (Axes > 2) all = all && counts_all<Kernel::at(0)>(w.axis[0], first_slice());
+        return all;
     }
 
     __device__ Out finish(Accumulator a, bool inside, int row, int output) const {
@@ -190,16 +299,16 @@ struct Block {
     }
 
     __device__ int row_number(int r) const {
-        return Axes > 1 ? ((Axes > 2 ? plane * w.axis[0].out.divisor + slice : plane) *
-                               outer().out.divisor + row_group * Height + r)
-                        : plane;
+        if constexpr (Axes == 1) return plane;
+        int outermost = Axes > 2 ? plane * w.axis[0].out.divisor + slice : plane;
+        return outermost * outer().out.divisor + row_group * Height + r;
     }
 
     __device__ bool row_exists(int r) const {
         return Axes == 1 || row_group * Height + r < outer().out.divisor;
     }
 
-    // Position in y of an output of the block.
+    // Position in y of the first lane of an output of the block.
     __device__ int place(int r, int output) const {
         int pixel = row_number(r) * inner().out.divisor + group * Outputs + output;
         return pixel * (Packed ? Lanes : grid.pixel_step) + vector * Lanes;
@@ -208,18 +317,25 @@ struct Block {
     __device__ void write(const Line& columns, int r, Out* y, bool inside, bool& certain) const {
         constexpr int width = Packed ? Store : Lanes;
         int left = (inner().out.divisor - group * Outputs) * Lanes;
+        Out* to = y + place(r, 0);
 #pragma unroll
         for (int b = 0; b < Outputs * Lanes; b += width) {
-            Pack<Out, width> pack;
+            Out* at = Packed ? to + b : to + b / Lanes * grid.pixel_step;
+            if constexpr (pairs) {
+                Vector<width / 2> words;
 #pragma unroll
-            for (int i = 0; i < width; ++i) {
-                int output = (b + i) / Lanes, lane = (b + i) % Lanes;
-                Accumulator a = reduce(columns, output, lane);
-                if constexpr (!Op::exact) certain = certain && (b >= left || op.certain(a));
-                pack.element[i] = finish(a, inside, r, output);
+                for (int i = 0; i < width; i += 2) words.word[i / 2] = reduce_pair(columns, b + i);
+                if (b < left) *reinterpret_cast<Vector<width / 2>*>(at) = words;
+            } else {
+                Pack<Out, width> pack;
+#pragma unroll
+                for (int i = 0; i < width; ++i) {
+                    Accumulator a = reduce(columns, b + i);
+                    if constexpr (!Op::exact) certain = certain && (b >= left || op.certain(a));
+                    pack.element[i] = finish(a, inside, r, (b + i) / Lanes);
+                }
+                if (b < left) *reinterpret_cast<Pack<Out, width>*>(at) = pack;
             }
-            if (b < left)
-                *reinterpret_cast<Pack<Out, width>*>(y + place(r, b / Lanes) + b % Lanes) = pack;
         }
     }
 
