@@ -401,7 +401,7 @@ def _scaled_norm(x: Array, window: Window, p: float, place: Array) -> float:
     where = [slice(int(i), int(i) + 1) for i in place[:2]]
     for axis, o in zip(window, place[2:], strict=True):
         where.append(_as_slice(axis.valid(int(o))))
-    taps = np.abs(x[tuple(where)].astype(np.float64))
+    taps = np.abs(x[tuple(where)].astype(np.float64)).ravel()  # in one order for every layout
     greatest = taps.max()
     # Half of the root twice, exponents apart: the root may overflow, and a subnormal tap lose
     # bits, where their product does not.
@@ -486,21 +486,23 @@ def _align_roi(problem: RoiProblem, x: Array, roi: Array, y: Array) -> None:
             for r, u in ((row.low, row.to_low), (row.high, row.to_high))
             for c, v in ((column.low, column.to_low), (column.high, column.to_high))
         ]
+        # A row for each channel: its sum does not depend on how many there are.
+        terms = np.stack(corners, axis=1).reshape(x.shape[0], -1)
         if problem.mode == "max":
-            greatest = np.max(corners, axis=(0, 2, 3))
+            greatest = terms.max(axis=1)
             y[:, i, j] = greatest if inside == samples else np.maximum(greatest, 0)
         else:
-            y[:, i, j] = _mean_of_samples(np.array(corners), samples)
+            y[:, i, j] = _mean_of_samples(terms, samples)
 
 
-def _mean_of_samples(corners: Array, samples: int) -> Array:
-    mean: Array = np.sum(corners, axis=(0, 2, 3)) / corners.dtype.type(samples)
+def _mean_of_samples(terms: Array, samples: int) -> Array:
+    mean: Array = terms.sum(axis=1) / terms.dtype.type(samples)
     finite = np.isfinite(mean)
     if finite.all():
         return mean
     # The terms are scaled by a power of two where their plain sum overflows.
-    scale = 2.0 ** corners[:, 0].size.bit_length()
-    wide = np.sum(corners.astype(np.float64) / scale, axis=(0, 2, 3)) / samples
+    scale = 2.0 ** terms.shape[1].bit_length()
+    wide = (terms.astype(np.float64) / scale).sum(axis=1) / samples
     return np.where(finite, mean, _scaled_back(wide, scale))
 
 

@@ -149,6 +149,10 @@ def test_unpool_puts_back_what_pool_took(backend, data):
     assert_bitwise(rest_of_it, np.zeros_like(rest_of_it))
 
 
+CHANNELWISE = st.one_of(strategies.pools(), strategies.max_roi_pools(), strategies.roi_aligns())
+"""The operators that treat every channel alike: all but MaxUnpool."""
+
+
 def values_only(case: Case) -> Case:
     """Drop the Indices, which are positions in a whole array and change with its shape."""
     return case.on(*case.arrays, return_indices=False) if case.function == "max_pool" else case
@@ -159,39 +163,41 @@ def test_concatenation_along_n(backend, case, other):
     assert_concatenates(backend, values_only(case), 0, other)
 
 
-@given(case=strategies.pools(), other=st.integers(0, 2**16))
+@given(case=CHANNELWISE, other=st.integers(0, 2**16))
 def test_concatenation_along_c(backend, case, other):
     axis = -1 if case.arguments["channels_last"] else 1
     assert_concatenates(backend, values_only(case), axis, other)
 
 
 def assert_concatenates(backend: Any, case: Case, axis: int, seed: int) -> None:
-    x = case.arrays[0]
+    x, *rest = case.arrays
     neighbour = strategies.WITH_SPECIAL["any bits"](np.random.default_rng(seed), x.shape, x.dtype)
     (y,) = case.run(backend)
-    (beside,) = case.on(neighbour).run(backend)
-    (both,) = case.on(np.concatenate([x, neighbour], axis)).run(backend)
+    (beside,) = case.on(neighbour, *rest).run(backend)
+    (both,) = case.on(np.concatenate([x, neighbour], axis), *rest).run(backend)
     assert_bitwise(both, np.concatenate([y, beside], axis))
 
 
-@given(case=strategies.pools())
+@given(case=CHANNELWISE)
 def test_permutation_of_channels(backend, case):
     case = values_only(case)
+    x, *rest = case.arrays
     axis = -1 if case.arguments["channels_last"] else 1
     (y,) = case.run(backend)
-    (flipped,) = case.on(np.flip(case.arrays[0], axis)).run(backend)
+    (flipped,) = case.on(np.flip(x, axis), *rest).run(backend)
     assert_bitwise(flipped, np.flip(y, axis))
 
 
-@given(case=strategies.pools())
+@given(case=CHANNELWISE)
 def test_channels_last_equals_the_transposed_call(backend, case):
+    x, *rest = case.arrays
     last = case.arguments["channels_last"]
     source, target = (-1, 1) if last else (1, -1)
     changed = {"channels_last": not last}
     if case.function == "max_pool":
         changed |= {"return_indices": False, "storage_order": 0}
     y, *_ = case.run(backend)
-    (other,) = case.on(np.moveaxis(case.arrays[0], source, target), **changed).run(backend)
+    (other,) = case.on(np.moveaxis(x, source, target), *rest, **changed).run(backend)
     assert_bitwise(other, np.moveaxis(y, source, target))
 
 
@@ -203,6 +209,24 @@ def test_memory_layout_does_not_matter(backend, memory, case):
     plain = case.on(np.array(laid_out, order="C"), *rest)
     for one, other in zip(case.on(laid_out, *rest).run(backend), plain.run(backend), strict=True):
         assert_bitwise(one, other)
+
+
+def test_norms_beyond_the_accumulator_do_not_depend_on_memory_order(backend):
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        x = rng.standard_normal((1, 1, 5, 5, 5)) * 1e300
+        one = Case("global_lp_pool", (x,), {"p": 1.5})
+        assert_bitwise(one.on(np.asfortranarray(x)).run(backend)[0], one.run(backend)[0])
+
+
+def test_roi_align_of_a_channel_does_not_depend_on_their_number(backend):
+    rng = np.random.default_rng(0)
+    roi = np.array([[0.3, 0.2, 8.1, 7.7]], np.float32)
+    for _ in range(20):
+        x = rng.standard_normal((1, 3, 9, 9)).astype(np.float32)
+        together = Case("roi_align", (x, roi, np.array([0])), {})
+        alone = [together.on(x[:, c : c + 1], roi, np.array([0])).run(backend)[0] for c in range(3)]
+        assert_bitwise(together.run(backend)[0], np.concatenate(alone, axis=1))
 
 
 @given(case=strategies.calls())
