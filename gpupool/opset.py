@@ -228,11 +228,7 @@ def check(
             f"allowed: {_names(version.dtypes)}"
         )
     for name in attributes:
-        if name not in version.attributes:
-            since = operator.brought(lambda v, name=name: name in v.attributes)
-            raise GpupoolValueError(
-                f"{name}: {op} has it since opset {since}, not at opset = {opset}"
-            )
+        _require_attribute(operator, opset, name)
     if outputs > version.outputs:
         since = operator.brought(lambda v: v.outputs >= outputs)
         raise GpupoolValueError(
@@ -242,6 +238,50 @@ def check(
         raise GpupoolValueError(
             f"{name} is gpupool's own and not part of ONNX: leave opset at None to use it"
         )
+
+
+def check_node(op: str, opset: int, attributes: Mapping[str, str], outputs: int = 1) -> None:
+    """Refuse what a node of a model names and its version lacks, or lacks and its version requires.
+
+    In a model presence decides: ``attributes`` are all that the node has, each with its ONNX type.
+
+    >>> check_node("LpPool", 1, {"kernel_shape": "INTS", "p": "FLOAT"})
+    >>> check_node("LpPool", 2, {"kernel_shape": "INTS", "p": "FLOAT"})
+    Traceback (most recent call last):
+    ...
+    gpupool.errors.GpupoolTypeError: p is of type FLOAT: LpPool has it as INT at opset = 2
+    """
+    operator = OPERATORS[op]
+    version = operator.at(opset)
+    for name, kind in attributes.items():
+        right = _require_attribute(operator, opset, name).type
+        if kind != right:
+            raise GpupoolTypeError(
+                f"{name} is of type {kind}: {op} has it as {right} at opset = {opset}"
+            )
+    for name, attribute in version.attributes.items():
+        # LpPool-1 does not require kernel_shape in its schema, and has no default for it either.
+        if (attribute.required or name == "kernel_shape") and name not in attributes:
+            raise GpupoolTypeError(f"{name}: {op} needs it at opset = {opset}")
+    if not 1 <= outputs <= version.outputs:
+        raise GpupoolValueError(
+            f"{outputs} outputs are asked for: {op} gives 1 .. {version.outputs} at opset = {opset}"
+        )
+
+
+def _require_attribute(operator: Operator, opset: int, name: str) -> Attribute:
+    version = operator.at(opset)
+    if name in version.attributes:
+        return version.attributes[name]
+    if name not in operator.newest.attributes:
+        allowed = ", ".join(version.attributes) or "none"
+        raise GpupoolValueError(
+            f"{name}: {operator.name} has no such attribute; allowed at opset = {opset}: {allowed}"
+        )
+    since = operator.brought(lambda v: name in v.attributes)
+    raise GpupoolValueError(
+        f"{name}: {operator.name} has it since opset {since}, not at opset = {opset}"
+    )
 
 
 def _since(operator: Operator, dtype: DType) -> str:

@@ -557,16 +557,24 @@ def output_shape(
 def check_bytes(outputs: Sequence[Output]) -> None:
     """Refuse outputs that exceed GPUPOOL_MAX_BYTES or any address space, before allocating."""
     needed = sum(output.nbytes for output in outputs)
-    limit = os.environ.get("GPUPOOL_MAX_BYTES")
-    ceiling = (
-        2**63 - 1 if not limit else validate.integer("GPUPOOL_MAX_BYTES", _int(limit), 0, 2**63 - 1)
-    )
-    if needed > ceiling:
+    if needed > max_bytes():
         shapes = ", ".join(f"{o.name} {o.shape} {o.dtype}" for o in outputs)
-        raise GpupoolMemoryError(
-            f"the output ({shapes}) needs {needed} bytes, above "
-            + (f"GPUPOOL_MAX_BYTES = {limit}" if limit else "what any machine can address")
-        )
+        raise above_max_bytes(f"the output ({shapes})", needed)
+
+
+def max_bytes() -> int:
+    """Return the ceiling that GPUPOOL_MAX_BYTES sets, or that of any address space."""
+    limit = os.environ.get("GPUPOOL_MAX_BYTES")
+    if not limit:
+        return 2**63 - 1
+    return validate.integer("GPUPOOL_MAX_BYTES", _int(limit), 0, 2**63 - 1)
+
+
+def above_max_bytes(what: str, needed: int) -> GpupoolMemoryError:
+    """Return the error that says what needs more than ``max_bytes()``."""
+    limit = os.environ.get("GPUPOOL_MAX_BYTES")
+    ceiling = f"GPUPOOL_MAX_BYTES = {limit}" if limit else "what any machine can address"
+    return GpupoolMemoryError(f"{what} needs {needed} bytes, above {ceiling}")
 
 
 def _int(text: str) -> int:

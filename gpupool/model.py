@@ -1,0 +1,150 @@
+"""ONNX models from files and memory: nothing in them is trusted, and what is wrong has a name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+import onnx
+from onnx import checker, defs, external_data_helper, inliner
+
+from gpupool.errors import GpupoolValueError
+from gpupool.nodes import DOMAINS, PoolingNode, default_opset, is_pooling, label
+from gpupool.problem import above_max_bytes, max_bytes
+
+MAX_NODES = 2**18
+"""More nodes than this, subgraphs included, are refused: no network comes near."""
+
+MOST_BYTES = 2**31 - 1
+"""What protobuf and onnxruntime take as one message, weights included."""
+
+
+def load(source: str | PathLike[str] | bytes | Any) -> Any:
+    """Return a checked ModelProto with its weights in memory and its functions inlined.
+
+    ``source`` is a path, the bytes of a model, or a ModelProto, which is not changed. External
+    data is read from the folder of the path only.
+    """
+    if isinstance(source, (str, PathLike)):
+        path = Path(fspath(source))
+        _check_bytes(str(path), path.stat().st_size)
+        model = _parse(str(path), path.read_bytes())
+        _load_external(path, model)
+    else:
+        model = _parse("the model", source) if isinstance(source, bytes) else source
+        if any(map(external_data_helper.uses_external_data, _tensors(model.graph))):
+            raise GpupoolValueError(
+                "the model keeps tensors in other files: give its path, so that they can be found"
+            )
+    return check(inliner.inline_local_functions(model) if model.functions else model)
+
+
+def check(model: Any) -> Any:
+    """Return a ModelProto whose size, operators and names are in order."""
+    nodes = sum(1 for _ in _nodes(model.graph))
+    if nodes > MAX_NODES:
+        raise GpupoolValueError(f"the model has {nodes} nodes, above the {MAX_NODES} allowed")
+    _check_bytes("the model", model.ByteSize())
+    opset = default_opset(model)
+    for node in _nodes(model.graph):
+        if is_pooling(node):
+            PoolingNode.read(node, opset)
+        elif node.domain in DOMAINS and not defs.has(node.op_type, opset):
+            raise GpupoolValueError(
+                f"node {label(node)}: ONNX has no operator {node.op_type} at opset {opset}"
+            )
+    _check_names(model.graph)
+    return model
+
+
+def _check_names(graph: Any) -> None:
+    """Refuse a node that reads what nothing before it gives, or gives what is there already."""
+    known = {"", *(value.name for value in graph.input), *(t.name for t in graph.initializer)}
+    for node in graph.node:
+        for name in node.input:
+            if name not in known:
+                raise GpupoolValueError(
+                    f"node {label(node)} ({node.op_type}) reads {name!r}, which nothing before it "
+                    f"gives"
+                )
+        for name in filter(None, node.output):
+            if name in known:
+                raise GpupoolValueError(
+                    f"node {label(node)} ({node.op_type}) gives {name!r}, which exists already"
+                )
+            known.add(name)
+    for value in graph.output:
+        if value.name not in known:
+            raise GpupoolValueError(f"output {value.name!r} is given by no node")
+
+
+def _parse(name: str, text: bytes) -> Any:
+    try:
+        model = onnx.load_model_from_string(text)
+    except Exception as error:  # protobuf's own class, which differs between its versions
+        raise GpupoolValueError(f"{name}: not an ONNX model: {_line(error)}") from error
+    if not (model.ir_version and model.HasField("graph")):
+        raise GpupoolValueError(f"{name}: not an ONNX model: it holds no graph")
+    return model
+
+
+def _load_external(path: Path, model: Any) -> None:
+    total = model.ByteSize()
+    for tensor in _tensors(model.graph):
+        if not external_data_helper.uses_external_data(tensor):
+            continue
+        location = {entry.key: entry.value for entry in tensor.external_data}
+        try:
+            total += _external_size(path.parent, location)
+            _check_bytes(f"{path} with its external data", total)
+            external_data_helper.load_external_data_for_tensor(tensor, str(path.parent))
+        except (checker.ValidationError, OSError, ValueError) as error:
+            raise GpupoolValueError(
+                f"{path}: tensor {tensor.name} is in {location.get('location', '')!r}, which "
+                f"cannot be read from the model's folder: {_line(error)}"
+            ) from error
+
+
+def _external_size(folder: Path, location: dict[str, str]) -> int:
+    size = (folder / location.get("location", "")).stat().st_size
+    return min(size, int(location.get("length", size)))
+
+
+def _check_bytes(what: str, needed: int) -> None:
+    if needed > MOST_BYTES:
+        raise GpupoolValueError(f"{what} holds {needed} bytes, above the {MOST_BYTES} of protobuf")
+    if needed > max_bytes():
+        raise above_max_bytes(what, needed)
+
+
+def subgraphs(node: Any) -> Iterator[Any]:
+    """Yield the graphs that a node holds, such as the branches of an If."""
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def _nodes(graph: Any) -> Iterator[Any]:
+    for node in graph.node:
+        yield node
+        for inner in subgraphs(node):
+            yield from _nodes(inner)
+
+
+def _tensors(graph: Any) -> Iterator[Any]:
+    yield from graph.initializer
+    for node in _nodes(graph):
+        for inner in subgraphs(node):
+            yield from inner.initializer
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+
+
+def _line(error: BaseException) -> str:
+    """Return the first line of a message."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,407 @@
+"""Whole ONNX models: the pooling nodes on gpupool, everything between them on onnxruntime.
+
+A tensor's level is the number of pooling nodes on the longest way to it. All nodes of one level
+form a segment, which onnx's own extractor cuts out and onnxruntime runs; the pooling nodes that
+read a level run after its segment. What follows from initialisers alone has no level: it becomes
+part of every segment that reads it, so that onnxruntime folds it as it would in the whole model.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper, utils
+
+from gpupool import model as models
+from gpupool.dtypes import BFLOAT16
+from gpupool.errors import GpupoolError, GpupoolValueError
+from gpupool.nodes import PoolingNode, checked_feeds, default_opset, is_pooling, on_gpu
+
+Array = np.ndarray[Any, Any]
+
+RANDOM = {"Bernoulli", "Multinomial"} | {
+    f"Random{kind}{like}" for kind in ("Normal", "Uniform") for like in ("", "Like")
+}
+"""What may differ from run to run is computed once a run, even where it reads no input."""
+
+
+@dataclass(frozen=True)
+class NodeTime:
+    """One pooling node of a run: what it read and gave, and how long it took without copies."""
+
+    node: PoolingNode
+    shape: tuple[int, ...]
+    out_shape: tuple[int, ...]
+    nbytes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A run with its times: the outputs, one row for each pooling node, and the whole."""
+
+    outputs: list[Any]
+    rows: list[NodeTime]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far one output is from plain onnxruntime's; NaN beside a number is infinitely far."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    largest: float
+    magnitude: float
+    """The greatest finite magnitude of onnxruntime's output, to compare ``largest`` with."""
+
+
+class Session:
+    """An ONNX model that runs like ``onnxruntime.InferenceSession``, its pooling on gpupool.
+
+    ``model`` is a path, the bytes of a model or a ModelProto. ``device`` says where the pooling
+    nodes run: "cpu", "gpu", or "auto", which takes the GPU where there is one. ``sess_options`` and
+    ``providers`` are onnxruntime's own, for everything else. Pooling nodes inside the branches of
+    control flow stay with onnxruntime.
+
+    >>> x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 1, 4])
+    >>> y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 1, 2])
+    >>> node = helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[2], strides=[2])
+    >>> graph = helper.make_graph([node], "pool", [x], [y])
+    >>> session = Session(helper.make_model(graph), device="cpu")
+    >>> session.run(None, {"x": np.array([[[1, 5, 2, 4]]], np.float32)})
+    [array([[[5., 4.]]], dtype=float32)]
+    """
+
+    def __init__(
+        self,
+        model: str | PathLike[str] | bytes | Any,
+        *,
+        device: str = "auto",
+        sess_options: Any = None,
+        providers: Sequence[Any] = ("CPUExecutionProvider",),
+    ) -> None:
+        self._model = models.load(model)
+        self._gpu = on_gpu(device)
+        self._runtime = {"sess_options": sess_options, "providers": list(providers)}
+        graph = self._model.graph
+        self._weights = {tensor.name: tensor for tensor in graph.initializer}
+        self._inputs = {v.name: v for v in graph.input if v.name not in self._weights}
+        self._outputs = [value.name for value in graph.output]
+        self._steps = _Cut(self._model, self._inputs).steps(self._runtime)
+
+    @property
+    def input_names(self) -> list[str]:
+        """The names of what ``run`` takes."""
+        return list(self._inputs)
+
+    @property
+    def output_names(self) -> list[str]:
+        """The names of what ``run`` gives."""
+        return list(self._outputs)
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the pooling nodes run on the GPU."""
+        return self._gpu
+
+    @property
+    def bfloat16_names(self) -> list[str]:
+        """The inputs of dtype bfloat16, for which .npy has no name."""
+        return [
+            name
+            for name, value in self._inputs.items()
+            if value.type.tensor_type.elem_type == TensorProto.BFLOAT16
+        ]
+
+    @property
+    def pooling_nodes(self) -> list[PoolingNode]:
+        """The nodes that run on gpupool, in the order in which they run."""
+        return [step for step in self._steps if isinstance(step, PoolingNode)]
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: Any = None,
+    ) -> list[Any]:
+        """Return the outputs named, or all, for arrays by name: as onnxruntime's ``run`` does."""
+        values, _ = self._compute(input_feed, run_options)
+        return self._chosen(output_names, values)
+
+    def profile(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]) -> Profile:
+        """Return the outputs with the time of each pooling node and of the whole run."""
+        start = time.perf_counter()
+        values, rows = self._compute(input_feed, None)
+        seconds = time.perf_counter() - start
+        return Profile(self._chosen(output_names, values), rows, seconds)
+
+    def compare(self, outputs: Sequence[Any], input_feed: Mapping[str, Any]) -> list[Difference]:
+        """Return how far all ``outputs`` of this session are from plain onnxruntime's."""
+        plain = _Segment(self._model, self._runtime, "the model")
+        values = plain.run(checked_feeds(input_feed, self._inputs), None)
+        return [
+            _difference(name, np.asarray(array), np.asarray(values[name]))
+            for name, array in zip(self._outputs, outputs, strict=True)
+        ]
+
+    def _compute(
+        self, input_feed: Mapping[str, Any], run_options: Any
+    ) -> tuple[dict[str, Any], list[NodeTime]]:
+        values: dict[str, Any] = checked_feeds(input_feed, self._inputs)
+        missing = [name for name in self._inputs if name not in values]
+        if missing:
+            raise GpupoolValueError(f"the model needs input {', '.join(map(repr, missing))}")
+        rows = []
+        for step in self._steps:
+            if isinstance(step, PoolingNode):
+                rows.append(self._pool(step, values))
+            else:
+                values.update(step.run(values, run_options))
+        return values, rows
+
+    def _pool(self, node: PoolingNode, values: dict[str, Any]) -> NodeTime:
+        inputs = tuple(self._value(name, values) if name else None for name in node.inputs)
+        outputs, seconds = node.run(inputs, self._gpu)
+        values.update(zip(node.outputs, outputs, strict=False))
+        moved = [x for x in (*inputs, *outputs) if x is not None]
+        nbytes = sum(x.nbytes for x in moved)
+        return NodeTime(node, moved[0].shape, outputs[0].shape, nbytes, seconds)
+
+    def _value(self, name: str, values: dict[str, Any]) -> Any:
+        if name not in values:
+            values[name] = numpy_helper.to_array(self._weights[name])
+        return values[name]
+
+    def _chosen(self, names: Sequence[str] | None, values: dict[str, Any]) -> list[Any]:
+        for name in names or ():
+            if name not in self._outputs:
+                raise GpupoolValueError(f"output {name!r} is not one of {', '.join(self._outputs)}")
+        return [self._value(name, values) for name in names or self._outputs]
+
+
+def _difference(name: str, ours: Array, theirs: Array) -> Difference:
+    if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+        raise GpupoolError(
+            f"output {name!r} is {ours.dtype} {ours.shape}, onnxruntime's {theirs.dtype} "
+            f"{theirs.shape}"
+        )
+    if ours.dtype.kind in "OSUb":
+        return Difference(name, ours.shape, ours.dtype, float((ours != theirs).any()), 1.0)
+    a, b = ours.astype(np.float64), theirs.astype(np.float64)
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    with np.errstate(invalid="ignore"):
+        distance = np.where(same, 0, np.abs(a - b))
+    distance[np.isnan(distance)] = np.inf
+    finite = np.abs(b[np.isfinite(b)])
+    return Difference(
+        name, ours.shape, ours.dtype, float(distance.max(initial=0)), float(finite.max(initial=0))
+    )
+
+
+# Cutting
+
+
+class _Cut:
+    """Where a graph is cut: the level of every tensor, and who reads it."""
+
+    def __init__(self, model: Any, inputs: Iterable[str]) -> None:
+        self.opset = default_opset(model)
+        self.extractor = utils.Extractor(model)
+        # What a model says of shapes behind a pooling node may be wrong: onnxruntime infers them.
+        self.extractor.value_infos = {value.name: value for value in model.graph.input}
+        self.level: dict[str, int] = dict.fromkeys(inputs, 0)
+        self.readers: dict[str, set[int | None]] = {v.name: {None} for v in model.graph.output}
+        self.segments: dict[int, list[Any]] = {0: []}
+        self.pools: dict[int, list[PoolingNode]] = {}
+        for node in model.graph.node:
+            self._place(node)
+
+    def _place(self, node: Any) -> None:
+        reads = _reads(node)
+        levels = [self.level[name] for name in reads if name in self.level]
+        pooling = is_pooling(node)
+        if not levels and not pooling and node.op_type not in RANDOM:
+            return
+        level = max(levels, default=0)
+        if pooling:
+            self.pools.setdefault(level, []).append(PoolingNode.read(node, self.opset))
+        else:
+            self.segments.setdefault(level, []).append(node)
+        for name in reads:
+            self.readers.setdefault(name, set()).add(None if pooling else level)
+        self.level.update(dict.fromkeys(filter(None, node.output), level + pooling))
+
+    def steps(self, runtime: Mapping[str, Any]) -> list[Any]:
+        """Return segments and pooling nodes in the order in which they run."""
+        found: list[Any] = []
+        types: dict[str, Any] = {}
+        for level in range(max([*self.segments, *self.pools]) + 1):
+            segment = self._segment(level, types, runtime)
+            if segment is not None:
+                found.append(segment)
+                types |= segment.types
+            for pool in self.pools.get(level, ()):
+                found.append(pool)
+                types[pool.outputs[0]] = self._type(pool.inputs[0], types)
+                types |= dict.fromkeys(pool.outputs[1:], TensorProto.INT64)
+        return found
+
+    def _type(self, name: str, types: Mapping[str, int]) -> int:
+        """Return the element type of what a pooling node reads."""
+        if name in types:
+            return types[name]
+        if name in self.extractor.initializers:
+            return int(self.extractor.initializers[name].data_type)
+        return int(self.extractor.value_infos[name].type.tensor_type.elem_type)
+
+    def _segment(
+        self, level: int, types: Mapping[str, Any], runtime: Mapping[str, Any]
+    ) -> _Segment | None:
+        nodes = self.segments.get(level, [])
+        given = {name for node in nodes for name in node.output}
+        read = {name for node in nodes for name in _reads(node)}
+        leaving = given if level else given | (self.extractor.outmap.keys() - self.level.keys())
+        outputs = sorted(name for name in leaving if self._leaves(name, level))
+        if not outputs:
+            return None
+        inputs = sorted((read & self.level.keys()) - given)
+        for name in inputs:
+            if name in types:
+                self.extractor.value_infos[name] = _tensor(name, types[name])
+        return _Segment(self._extract(nodes, inputs, outputs), runtime, f"segment {level}")
+
+    def _leaves(self, name: str, level: int) -> bool:
+        """Whether anything else reads it; what has no level leaves only for pooling and outputs."""
+        readers = self.readers.get(name, set())
+        return bool(readers - {level}) if name in self.level else None in readers
+
+    def _extract(self, nodes: list[Any], inputs: list[str], outputs: list[str]) -> Any:
+        # The extractor does not see what the branches of control flow read from outside.
+        captured = {name for node in nodes for name in _captured(node)}
+        inner = sorted((captured & self.extractor.outmap.keys()) - {*inputs, *outputs})
+        for name in (*outputs, *inner):
+            self.extractor.value_infos.setdefault(name, helper.make_empty_tensor_value_info(name))
+        model = self.extractor.extract_model(inputs, [*outputs, *inner])
+        del model.graph.output[len(outputs) :]
+        del model.graph.value_info[:]
+        have = {tensor.name for tensor in model.graph.initializer}
+        model.graph.initializer.extend(
+            tensor
+            for name, tensor in self.extractor.initializers.items()
+            if name in captured and name not in have
+        )
+        return model
+
+
+def _tensor(name: str, kind: Any) -> Any:
+    if isinstance(kind, str):
+        raise GpupoolValueError(f"{name!r} is a {kind}, which cannot cross a pooling node")
+    return helper.make_tensor_value_info(name, kind, None)
+
+
+def _reads(node: Any) -> set[str]:
+    return {*filter(None, node.input), *_captured(node)}
+
+
+def _captured(node: Any) -> set[str]:
+    """Names that the subgraphs of a node read from outside of them."""
+    return {name for graph in models.subgraphs(node) for name in _free(graph)}
+
+
+def _free(graph: Any) -> set[str]:
+    own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    own |= {name for node in graph.node for name in node.output}
+    read = {name for node in graph.node for name in _reads(node)}
+    return (read | {value.name for value in graph.output}) - own
+
+
+# Running what is not pooling
+
+
+class _Segment:
+    """A model on onnxruntime; bfloat16, which its Python side lacks, crosses as float32."""
+
+    def __init__(self, model: Any, runtime: Mapping[str, Any], name: str) -> None:
+        self.name = name
+        self.session = _load(model, runtime, name)
+        self.inputs = [value.name for value in self.session.get_inputs()]
+        self.types = {value.name: _type(value.type) for value in self.session.get_outputs()}
+        taken = {value.name: _type(value.type) for value in self.session.get_inputs()}
+        kinds = taken | self.types
+        self.narrow = {value for value, kind in kinds.items() if kind == TensorProto.BFLOAT16}
+        if self.narrow:
+            self.session = _load(_widened(model, self.narrow), runtime, name)
+
+    def run(self, values: Mapping[str, Any], run_options: Any) -> dict[str, Any]:
+        """Return the outputs by name."""
+        feeds = {
+            self._inside(name): np.asarray(values[name], np.float32)
+            if name in self.narrow
+            else values[name]
+            for name in self.inputs
+            if name in values
+        }
+        try:
+            arrays = self.session.run(list(map(self._inside, self.types)), feeds, run_options)
+        except Exception as error:  # onnxruntime's classes derive from Exception itself
+            raise GpupoolError(f"onnxruntime failed in {self.name}: {error}") from error
+        return {
+            name: array.astype(BFLOAT16.numpy) if name in self.narrow else array
+            for name, array in zip(self.types, arrays, strict=True)
+        }
+
+    def _inside(self, name: str) -> str:
+        return name + _WIDE if name in self.narrow else name
+
+
+_WIDE = "/gpupool:float32"
+"""What is added to the name of a bfloat16 tensor where it crosses as float32."""
+
+
+def _widened(model: Any, names: set[str]) -> Any:
+    """Return a copy whose bfloat16 inputs and outputs, those in ``names``, are float32."""
+    wide = type(model)()
+    wide.CopyFrom(model)
+    graph = wide.graph
+    for values, narrowing in ((graph.input, True), (graph.output, False)):
+        for value in values:
+            if value.name not in names:
+                continue
+            outer, inner = value.name + _WIDE, value.name
+            if narrowing:
+                node = helper.make_node("Cast", [outer], [inner], to=TensorProto.BFLOAT16)
+                graph.node.insert(0, node)
+            else:
+                graph.node.append(helper.make_node("Cast", [inner], [outer], to=TensorProto.FLOAT))
+            value.name = outer
+            value.type.tensor_type.elem_type = TensorProto.FLOAT
+    return wide
+
+
+def _type(text: str) -> int | str:
+    """Return the element type of onnxruntime's "tensor(float)"; what is no tensor stays text."""
+    found = re.fullmatch(r"tensor\((\w+)\)", text)
+    return int(TensorProto.DataType.Value(found[1].upper())) if found else text
+
+
+def _load(model: Any, runtime: Mapping[str, Any], name: str) -> Any:
+    import onnxruntime
+
+    options = runtime["sess_options"]
+    if options is None:
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3  # errors: what it warns of is the model's own
+    try:
+        return onnxruntime.InferenceSession(
+            model.SerializeToString(), sess_options=options, providers=runtime["providers"]
+        )
+    except Exception as error:
+        raise GpupoolValueError(f"onnxruntime refuses {name}: {error}") from error
