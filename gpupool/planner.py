@@ -55,6 +55,9 @@ LONG_SUM = 4096
 BLOCKS = 512
 """Blocks that fill a large card; fewer outputs than this cut their planes into parts."""
 
+OVERHANG = 2**12
+"""Elements that the last block or tile may count past the end."""
+
 PART_BYTES = 16
 """Bytes of the largest partial result: a float64 maximum and its position."""
 
@@ -221,14 +224,18 @@ class _Geometry:
 
     @cached_property
     def index_type(self) -> str:
-        """The type that holds every count, coordinate and offset within one plane."""
+        """The type that holds every count, coordinate and offset within one plane.
+
+        Four elements of neighbouring channels may count as one pixel, and a tile of outputs may
+        hang over the end.
+        """
         reach = [
-            (a.out - 1) * a.stride + a.extent + a.size + a.pad_begin + a.pad_end
+            4 * (a.out * a.stride + max(a.extent, a.dilation) + a.size + a.pad_begin + a.pad_end)
             for a in (dim.axis for dim in self.dims)
         ]
-        offsets = sum((dim.axis.size - 1) * max(abs(dim.step), 1) for dim in self.dims)
+        offsets = sum(dim.axis.size * max(abs(dim.step), 1) for dim in self.dims)
         taps = prod(dim.axis.size for dim in self.dims)
-        largest = max(self.outputs + THREADS, offsets, taps, *reach)
+        largest = max(self.outputs, offsets, taps, *reach) + OVERHANG
         return "int" if largest <= INT32_MAX else "long long"
 
 
