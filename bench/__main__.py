@@ -3,54 +3,176 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from gpupool.errors import GpupoolError
 from gpupool.terminal import complain, progress, say
 
-from . import static, table
+from . import compare, cpu, gpu, plot, readme, record, static, table
 from .cases import CASES, Case, load, select
+from .device import Cuda, Device
+
+DESCRIPTION = """Time every case beside a copy and its peers on a GPU (the default), count
+instructions in machine code (--static), or time the oracle beside its peers (--cpu)."""
+
+EXIT_WORSE, EXIT_ERROR = 1, 2
+
+
+@dataclass(frozen=True)
+class Mode:
+    """What a run measures, how its rows are shown, and what else the result should know."""
+
+    name: str
+    verb: str
+    head: Sequence[str]
+    cells: Callable[[dict[str, Any]], list[str]]
+    summary: Callable[[Sequence[dict[str, Any]]], str]
+    measure: Callable[[Case], dict[str, Any]]
+    facts: Callable[[], dict[str, Any]] = dict
+
+
+STATIC = Mode(
+    "static", "counting", static.HEAD, static.cells, static.summary, static.analyse, static.facts
+)
+CPU = Mode("cpu", "timing", cpu.HEAD, cpu.cells, cpu.summary, cpu.measure, cpu.facts)
+
+
+def on_gpu(device: Device, asked: Sequence[str]) -> Mode:
+    """Return the mode that times on a device, beside the peers asked for."""
+    known = {peer.name: peer for peer in gpu.PEERS}
+    if unknown := [name for name in asked if name not in known]:
+        raise GpupoolError(f"--peers: {unknown[0]!r} is none of {', '.join(known)}")
+    chosen = [known[name] for name in asked]
+    return Mode(
+        "gpu",
+        "timing",
+        gpu.head(asked),
+        partial(gpu.cells, names=asked),
+        gpu.summary,
+        partial(gpu.measure, device=device, chosen=chosen),
+        lambda: {"device": device.facts()},
+    )
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--static", action="store_true", help="count instructions; needs no GPU")
+    mode.add_argument("--cpu", action="store_true", help="time the oracle beside its peers")
+    mode.add_argument("--host", action="store_true", help="time the host's work of a call on a GPU")
+    mode.add_argument("--readme", metavar="FILE.md", type=Path, help="write its marked section")
     parser.add_argument("--cases", metavar="FILE.json", type=Path, help="instead of the list")
     parser.add_argument("--only", metavar="ID,ID..", default="", help="the cases of these names")
     parser.add_argument("--op", metavar="OP", help="the cases of one operator")
     parser.add_argument("--dtype", metavar="DTYPE", help="the cases of one dtype")
-    parser.add_argument("--json", metavar="FILE", type=Path, help="write everything that is known")
+    parser.add_argument(
+        "--peers",
+        metavar="NAME,NAME..",
+        default=",".join(peer.name for peer in gpu.PEERS),
+        help="on a GPU (%(default)s); empty for none",
+    )
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write all that is known")
+    parser.add_argument("--csv", metavar="FILE", type=Path, help="write the table")
+    parser.add_argument("--markdown", metavar="FILE", type=Path, help="write the table")
+    parser.add_argument("--plot", metavar="FILE.png", type=Path, help="draw roofline and bars")
+    parser.add_argument(
+        "--compare", metavar="OLD.json", type=Path, help="exit 1 where a case became worse"
+    )
 
 
 def chosen(args: argparse.Namespace) -> tuple[Case, ...]:
     """Return the cases that the options leave."""
     cases = load(args.cases) if args.cases else CASES
-    return select(cases, [name for name in args.only.split(",") if name], args.op, args.dtype)
+    return select(cases, words(args.only), args.op, args.dtype)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Run one mode over the chosen cases, print its table, write what is asked for."""
-    rows = [static.analyse(case) for case in progress(chosen(args), "counting")]
-    print(table.aligned(static.HEAD, [static.cells(row) for row in rows]))
-    say(static.summary(rows))
+def words(text: str) -> list[str]:
+    """Split at commas; nothing gives nothing."""
+    return [word for word in text.split(",") if word]
+
+
+def run(args: argparse.Namespace, device: Callable[[], Device] = Cuda) -> int:
+    """Do what the options ask; ``device`` is asked for only to time on it."""
+    if args.readme:
+        readme.update(args.readme)
+        return 0
+    if args.host:
+        return host(args, device())
+    cases = list(chosen(args))
+    old = record.read(args.compare) if args.compare else None
+    if args.static:
+        mode = STATIC
+    elif args.cpu:
+        mode = CPU
+        cpu.pin()
+        cases = cpu.twins(cases)
+    else:
+        mode = on_gpu(device(), words(args.peers))
+    result = measured(mode, cases, args.json)
+    show(mode, result, args)
+    if any(row.get("wrong") for row in result["rows"]):
+        return EXIT_WORSE
+    return judge(old, result) if old else 0
+
+
+def measured(mode: Mode, cases: Sequence[Case], file: Path | None) -> dict[str, Any]:
+    """Measure case after case; the file holds at any time what is known until then."""
+    result = record.record(mode.name, (), **mode.facts())
+    for case in progress(cases, mode.verb):
+        result["rows"].append(mode.measure(case))
+        if file:
+            record.write(result, file)
+    return result
+
+
+def show(mode: Mode, result: dict[str, Any], args: argparse.Namespace) -> None:
+    """Print the table, and write it in every form asked for."""
+    lines = [mode.cells(row) for row in result["rows"]]
+    print(table.aligned(mode.head, lines), flush=True)
+    say(mode.summary(result["rows"]))
+    if args.csv:
+        args.csv.write_text(record.as_csv(mode.head, lines), encoding="utf-8")
+    if args.markdown:
+        args.markdown.write_text(table.markdown(mode.head, lines) + "\n", encoding="utf-8")
+    if args.plot:
+        plot.save(result, args.plot)
+
+
+def host(args: argparse.Namespace, device: Device) -> int:
+    """Print the host's microseconds for one call, done in several ways."""
+    found = gpu.host_overhead(device)
+    rows = [[name, f"{us:.2f}" if isinstance(us, float) else us] for name, us in found.items()]
+    print(table.aligned(("one call", "us of the host"), rows), flush=True)
     if args.json:
-        args.json.write_text(json.dumps({"mode": "static", "rows": rows}, indent=1) + "\n")
+        rows_of = [{"id": name, "us": us} for name, us in found.items()]
+        record.write(record.record("host", rows_of, device=device.facts()), args.json)
     return 0
+
+
+def judge(old: dict[str, Any], new: dict[str, Any]) -> int:
+    """Print the ratio of every case to an older result; 1 where one is worse beyond the noise."""
+    changes = compare.compare(old, new)
+    print(table.aligned(compare.HEAD, [change.cells() for change in changes]))
+    worse = [change.id for change in changes if change.verdict == "worse"]
+    if worse:
+        say(f"worse than {old['date']} ({old['commit']}): {', '.join(worse)}", "red")
+    return EXIT_WORSE if worse else 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Read the options and run."""
-    parser = argparse.ArgumentParser("python -m bench", description=__doc__, allow_abbrev=False)
+    parser = argparse.ArgumentParser("python -m bench", description=DESCRIPTION, allow_abbrev=False)
     arguments(parser)
     try:
         return run(parser.parse_args(argv))
     except (GpupoolError, OSError) as error:
         complain(error, debug=False)
-        return 2
+        return EXIT_ERROR
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Any, cast
@@ -103,6 +103,11 @@ class Case:
         return self.layout.endswith("C")
 
     @property
+    def ceil_mode(self) -> bool:
+        """Whether output sizes are rounded up."""
+        return bool(self.arguments.get("ceil_mode", False))
+
+    @property
     def arguments(self) -> dict[str, Any]:
         """The attributes as keyword arguments of ``resolve`` and ``plan``."""
         return {**dict(self.attributes), "channels_last": self.channels_last}
@@ -115,6 +120,14 @@ class Case:
     def problem_of(self, shape: Sequence[int]) -> PoolProblem:
         """Return the problem of this case for another shape."""
         return cast("PoolProblem", resolve(self.op, shape, self.dtype, **self.arguments))
+
+    @property
+    def channels_first(self) -> Case:
+        """The same work in the only layout that ONNX has."""
+        if not self.channels_last:
+            return self
+        batch, *spatial, channels = self.shape
+        return replace(self, layout="NCHW", shape=(batch, channels, *spatial))
 
     @property
     def least_bytes(self) -> int:

@@ -84,8 +84,7 @@ def occupancy(registers: int, shared: int, threads: int = THREADS) -> float:
     each_warp = -(-max(registers, 1) * 32 // 256) * 256
     by_registers = REGISTERS // each_warp // warps
     by_shared = SHARED // (-(-(shared + 1024) // 128) * 128)
-    resident: int = min(by_registers, by_shared, WARPS // warps, BLOCKS)
-    return resident * warps / WARPS
+    return float(min(by_registers, by_shared, WARPS // warps, BLOCKS) * warps / WARPS)
 
 
 def analyse(case: Case) -> dict[str, Any]:
@@ -104,8 +103,10 @@ def analyse(case: Case) -> dict[str, Any]:
     return {
         "id": case.id,
         "title": case.title,
+        "op": case.op,
         "dtype": case.dtype,
         "window": case.window_text,
+        "shape": list(case.shape),
         "least_bytes": case.least_bytes,
         "outputs": outputs,
         "budget": round(budget, 2),
@@ -191,3 +192,10 @@ def summary(rows: Sequence[dict[str, Any]]) -> str:
     below = [row["id"] for row in rows if row["goal"] and row["predicted"] < row["goal"]]
     text = f"{len(rows)} cases, predicted share of copy {mean:.2f} (geometric mean)"
     return text + (f"; below their goal: {', '.join(below)}" if below else "")
+
+
+def facts() -> dict[str, Any]:
+    """Return the compiler's version and the architecture: counts are theirs."""
+    from cupy.cuda import nvrtc
+
+    return {"architecture": f"sm_{ARCHITECTURE}", "nvrtc": ".".join(map(str, nvrtc.getVersion()))}

@@ -1,0 +1,168 @@
+"""One picture of a result: how near each case comes to its roof, and how it stands to its peers."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gpupool.errors import GpupoolError
+
+OURS, GOAL, ROOF = "#1f4e79", "#c0392b", "#7f8c8d"
+PEERS = ("#e08e0b", "#8e44ad", "#2e8b57", "#6d4c41")
+
+
+def save(result: dict[str, Any], path: Path) -> None:
+    """Draw a result of any mode into a PNG file."""
+    try:
+        matplotlib = importlib.import_module("matplotlib")
+    except ImportError:
+        raise GpupoolError("--plot needs matplotlib: python3 -m pip install matplotlib") from None
+    matplotlib.use("Agg")
+    pyplot = importlib.import_module("matplotlib.pyplot")
+    rows = [row for row in result["rows"] if not row.get("wrong")]
+    if not rows:
+        raise GpupoolError("there is no correct case to draw")
+    draw = {"static": _static, "gpu": _gpu, "cpu": _cpu}[result["mode"]]
+    height = 1.6 + 0.24 * len(rows) * (2.2 if result["mode"] == "gpu" else 1)
+    figure, axes = pyplot.subplots(
+        1, 2, figsize=(15, max(5.5, height)), width_ratios=(1, 1.15), layout="constrained"
+    )
+    draw(rows, *axes)
+    figure.suptitle(_title(result), fontsize=12)
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def _title(result: dict[str, Any]) -> str:
+    names = {
+        "static": "counted in sm_90 machine code, nothing measured",
+        "gpu": "measured on " + result.get("device", {}).get("name", "a GPU"),
+        "cpu": "the oracle on one CPU thread",
+    }
+    return f"gpupool, {names[result['mode']]} ({result['date']}, commit {result['commit']})"
+
+
+def _labels(rows: Sequence[dict[str, Any]]) -> list[str]:
+    short = {"float16": "f16", "float32": "f32", "float64": "f64", "bfloat16": "bf16"}
+    return [
+        f"{row['id']}  {row['title']}  {short.get(row['dtype'], row['dtype'])} {row['window']}"
+        for row in rows
+    ]
+
+
+def _bars(
+    axis: Any, rows: Sequence[dict[str, Any]], bars: dict[str, tuple[str, list[Any]]]
+) -> None:
+    """Draw groups of horizontal bars, one group for each case, the first case on top."""
+    height = 0.8 / len(bars)
+    for i, (name, (colour, values)) in enumerate(bars.items()):
+        places = [row + (i - (len(bars) - 1) / 2) * height for row in range(len(rows))]
+        shown = [(place, v) for place, v in zip(places, values, strict=True) if v is not None]
+        if shown:
+            axis.barh(*zip(*shown, strict=True), height=height * 0.92, color=colour, label=name)
+    axis.set_yticks(range(len(rows)), _labels(rows), fontsize=8)
+    axis.invert_yaxis()
+    axis.margins(y=0.01)
+    axis.grid(axis="x", color="#dddddd")
+    axis.set_axisbelow(True)
+
+
+def _goals(axis: Any, rows: Sequence[dict[str, Any]]) -> None:
+    marked = [(row["goal"], i) for i, row in enumerate(rows) if row["goal"]]
+    if marked:
+        axis.plot(*zip(*marked, strict=True), "|", color=GOAL, ms=11, mew=2.2, label="goal")
+
+
+def _names(axis: Any, points: Sequence[tuple[str, float, float]]) -> None:
+    """Write names beside points, each where it hides as few others as can be."""
+    for i, (name, x, y) in enumerate(sorted(points, key=lambda point: point[1])):
+        away = ((5, 4), (5, -10), (-24, 4), (-24, -10))[i % 4]
+        axis.annotate(name, (x, y), away, textcoords="offset points", fontsize=7.5, color="#333333")
+
+
+def _static(rows: Sequence[dict[str, Any]], roof: Any, bars: Any) -> None:
+    from .static import BUDGET
+
+    points = [
+        (r["id"], r["issued"] * r["outputs"] / r["least_bytes"], r["predicted"]) for r in rows
+    ]
+    least, most = (f(x for _, x, _ in points) for f in (min, max))
+    line = [min(least, BUDGET) / 2, BUDGET, max(most, BUDGET) * 2]
+    roof.plot(line, [min(1.0, BUDGET / x) for x in line], color=ROOF, lw=2)
+    roof.annotate(
+        f"{BUDGET} instructions a byte:\nthe copy and the schedulers\ntake equally long",
+        (BUDGET, 1.0), (-6, -70), textcoords="offset points", fontsize=8, color=ROOF, ha="right",
+        arrowprops={"arrowstyle": "-", "color": ROOF},
+    )  # fmt: skip
+    roof.plot([x for _, x, _ in points], [y for *_, y in points], "o", color=OURS, ms=5)
+    _names(roof, points)
+    roof.set(
+        xscale="log", yscale="log", xlabel="thread-instructions issued for each byte moved",
+        ylabel="share of copy speed that issue allows", title="Roofline: left of the knee is right",
+    )  # fmt: skip
+    roof.grid(color="#eeeeee", which="both")
+    _bars(bars, rows, {"allowed by issue": (OURS, [row["predicted"] for row in rows])})
+    _goals(bars, rows)
+    bars.axvline(1, color=ROOF, lw=1.5)
+    bars.set(
+        xlabel="predicted share of copy speed", title="Each case beside its goal", xlim=(0, 1.05)
+    )
+    bars.legend(loc="lower right", fontsize=8)
+
+
+def _gpu(rows: Sequence[dict[str, Any]], roof: Any, bars: Any) -> None:
+    names = list(dict.fromkeys(name for row in rows for name in row["peers"]))
+    copy = max(row["copy_gb_s"] for row in rows)
+    points = [(row["id"], row["least_bytes"] / 1e6, row["gb_s"]) for row in rows]
+    roof.axhline(copy, color=ROOF, lw=2, label=f"device-to-device copy, {copy:.0f} GB/s")
+    for name, colour in zip(names, PEERS, strict=False):
+        found = [
+            (row["least_bytes"] / 1e6, row["least_bytes"] / row["peers"][name]["us"] / 1e3)
+            for row in rows
+            if row["peers"].get(name, {}).get("us")
+        ]
+        if found:
+            roof.plot(*zip(*found, strict=True), "x", color=colour, ms=5, label=name)
+    roof.plot([x for _, x, _ in points], [y for *_, y in points], "o", color=OURS, label="gpupool")
+    _names(roof, points)
+    roof.set(
+        xscale="log", yscale="log", xlabel="least bytes of the case (MB)",
+        ylabel="least bytes over time (GB/s)", title="Roofline: the copy is the roof",
+    )  # fmt: skip
+    roof.grid(color="#eeeeee", which="both")
+    roof.legend(loc="lower right", fontsize=8)
+
+    def shares(name: str) -> list[float | None]:
+        times = [row["peers"].get(name, {}).get("times") for row in rows]
+        return [t and row["copy_share"] / t for t, row in zip(times, rows, strict=True)]
+
+    groups = {"gpupool": (OURS, [row["copy_share"] for row in rows])}
+    groups |= {name: (c, shares(name)) for name, c in zip(names, PEERS, strict=False)}
+    _bars(bars, rows, {n: g for n, g in groups.items() if any(v is not None for v in g[1])})
+    _goals(bars, rows)
+    bars.axvline(1, color=ROOF, lw=1.5)
+    bars.set(xlabel="share of copy speed", title="Each case beside its peers and its goal")
+    bars.legend(loc="lower right", fontsize=8)
+
+
+def _cpu(rows: Sequence[dict[str, Any]], times: Any, ratios: Any) -> None:
+    from .cpu import LIMIT
+
+    keys = {"oracle": "ms", "onnxruntime": "onnxruntime_ms", "torch": "torch_ms"}
+    colours = dict(zip(keys, (OURS, *PEERS), strict=False))
+    _bars(times, rows, {n: (colours[n], [row[key] for row in rows]) for n, key in keys.items()})
+    times.set(xscale="log", xlabel="ms on one thread", title="Time")
+    times.legend(fontsize=8)
+    found = {
+        name: (colours[name], [row[f"{name}_ratio"] for row in rows])
+        for name in ("onnxruntime", "torch")
+    }
+    _bars(ratios, rows, found)
+    ratios.axvline(LIMIT, color=GOAL, lw=1.5, label=f"goal: {LIMIT:g}x onnxruntime")
+    ratios.axvline(1, color=ROOF, lw=1.5)
+    ratios.set(
+        xscale="log", xlabel="time of the oracle over the peer's", title="Ratio: left is better"
+    )
+    ratios.legend(fontsize=8)
