@@ -1,4 +1,4 @@
-"""The command: ``gpupool pool``, ``gpupool shape`` and ``gpupool info``.
+"""The command: ``gpupool pool``, ``gpupool shape``, ``gpupool verify`` and ``gpupool info``.
 
 A subcommand is one row of COMMANDS: its name, its sentence, its arguments and the function that
 runs it. An option that stands for an argument of the pooling functions is one row of ATTRIBUTES.
@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, cast
 import numpy as np
 
 import gpupool
-from gpupool import device, files, images, opset, problem
-from gpupool.dtypes import BFLOAT16
+from gpupool import device, files, images, opset, problem, verify
+from gpupool.dtypes import BFLOAT16, DTYPES
 from gpupool.errors import GpupoolError, GpupoolValueError
 from gpupool.terminal import complain, printable, progress, say
 
@@ -428,6 +428,37 @@ def _info_rows(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "warning", warning
 
 
+# gpupool verify
+
+
+def _verify_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--op", metavar="OP", help="one operator, ONNX name or short form (all)")
+    parser.add_argument("--dtype", choices=[row.name for row in DTYPES], help="one dtype (all)")
+    parser.add_argument("--n", type=int, default=200, help="random calls (200)")
+    parser.add_argument("--seed", type=int, default=0, help="of the random calls (0)")
+    parser.add_argument(
+        "--device",
+        choices=("auto", "cpu", "gpu"),
+        default="auto",
+        help="cpu leaves the GPU out, gpu insists on it, auto takes it where there is one",
+    )
+    parser.add_argument("--json", action="store_true", help="the result as one JSON object")
+
+
+def _verify(args: argparse.Namespace) -> int:
+    for option in ("n", "seed"):
+        if getattr(args, option) < (option == "n"):
+            raise UsageError(f"--{option} {getattr(args, option)}: too small")
+    op = None if args.op is None else opset.find(args.op).name
+    report = verify.run(args.n, args.seed, args.device, op, args.dtype, progress)
+    if args.json:
+        print(json.dumps(report.facts(), indent=2))
+    else:
+        for line in report.lines():
+            print(printable(line))
+    return EXIT_FAILED if report.mismatch else 0
+
+
 # The command
 
 
@@ -444,6 +475,7 @@ class Command:
 COMMANDS = (
     Command("pool", "pool a .npy array, an image or a folder of images", _pool_arguments, _pool),
     Command("shape", "print output shape and pads without any data", _shape_arguments, _shape),
+    Command("verify", "compare GPU, CPU and other libraries", _verify_arguments, _verify),
     Command("info", "print versions, devices, and why the GPU is off", _info_arguments, _info),
 )
 
