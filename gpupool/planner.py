@@ -25,7 +25,7 @@ from gpupool.window import Axis, taps_of
 THREADS = 256
 """Threads of a block, in every kernel."""
 
-SPECIALISED_TAPS = 32
+SPECIALISED_TAPS = 64
 """Windows up to this many taps may be compiled in; larger ones take the generic tier."""
 
 SPECIALISATIONS = 256
@@ -48,6 +48,12 @@ FILL = 2**16
 
 SHARED_TAPS = 128
 """Windows from this many taps are shared by several threads, unless they overlap much."""
+
+STAGED_TAPS = 16
+"""Planes from this many elements are worth a copy to shared memory."""
+
+STAGED_BYTES = 48 * 1024 - 256 * 16
+"""Shared memory for staged planes: what a block has without asking, less the meeting place."""
 
 LONG_SUM = 4096
 """Windows from this many taps are always shared: one thread's sum of them would lose accuracy."""
@@ -137,8 +143,8 @@ def plan(
     if isinstance(problem, RoiProblem):
         return Plan(problem, steps, (_roi_launch(problem),))
     geometry = _Geometry.of(problem, steps)
-    if kernel == "plane" or (kernel == "auto" and _shared(problem, geometry)):
-        return _plan_plane(problem, steps, geometry)
+    if kernel == "plane" or (kernel == "auto" and _shared(problem, geometry, alignment)):
+        return _plan_plane(problem, steps, geometry, alignment)
     return Plan(problem, steps, (_sliding_launch(problem, geometry, alignment, kernel),))
 
 
@@ -368,12 +374,13 @@ def _bool(value: bool) -> str:
 # Which kernel
 
 
-def _shared(problem: PoolProblem, geometry: _Geometry) -> bool:
-    """Whether the threads of a block should share windows: large ones that hardly overlap."""
+def _shared(problem: PoolProblem, geometry: _Geometry, alignment: int) -> bool:
+    """Whether threads should share windows: large ones that hardly overlap, small planes."""
     taps = taps_of(problem.window)
     axes = [dim.axis for dim in geometry.dims]
     apart = all(2 * a.stride >= min(a.kernel, a.size) or a.out == 1 for a in axes)
-    return taps >= LONG_SUM or (taps >= SHARED_TAPS and apart)
+    small_planes = taps >= STAGED_TAPS and _staged_outputs(problem, geometry, alignment) > 0
+    return taps >= LONG_SUM or (taps >= SHARED_TAPS and apart) or small_planes
 
 
 _admitted: set[tuple[str, ...]] = set()
@@ -583,31 +590,94 @@ def _rows_launch(problem: PoolProblem, geometry: _Geometry, tile: _Tile) -> Laun
     return Launch("rows.cu", "rows", template, ("x", "y"), scalars, (-(-threads // THREADS), 1))
 
 
-def _plan_plane(problem: PoolProblem, strides: tuple[int, ...], geometry: _Geometry) -> Plan:
-    axes = [dim.axis for dim in geometry.dims]
-    taps = taps_of(problem.window)
-    workers = THREADS // 32 if problem.channels_last else 32 if taps < 2048 else THREADS
+def _plan_plane(
+    problem: PoolProblem, strides: tuple[int, ...], geometry: _Geometry, alignment: int
+) -> Plan:
+    if _staged_outputs(problem, geometry, alignment):
+        return Plan(problem, strides, (_staged_launch(problem, geometry, alignment),))
+    taps, index = taps_of(problem.window), geometry.index_type
+    whole = _whole_rows(problem, geometry)
+    load = _vector_taps(problem, geometry, alignment) if whole else 1
+    vectors = taps // load
+    workers = 8 if problem.channels_last else _workers(geometry.outputs, vectors)
     outputs = THREADS // workers
     blocks = -(-geometry.outputs // outputs)
-    parts = max(1, min(BLOCKS // blocks, taps // (16 * workers), 65535))
-    index = geometry.index_type
+    parts = max(1, min(BLOCKS // blocks, vectors // (16 * workers), 65535))
     template = (
-        _operator(problem, index), str(len(axes)), index, str(outputs), str(workers),
-        _bool(problem.channels_last),
+        _operator(problem, index), str(len(geometry.dims)), index, str(outputs), str(workers),
+        _bool(problem.channels_last), _bool(whole), str(load),
     )  # fmt: skip
     parameters = _parameters(problem, geometry)
     shared = THREADS * PART_BYTES
-    whole = Launch(
+    last = Launch(
         "plane.cu", "plane", template, ("x", "y", "indices", "workspace" if parts > 1 else ""),
         (np.int32(parts if parts > 1 else 0), parameters), (blocks, 1), shared,
     )  # fmt: skip
     if parts == 1:
-        return Plan(problem, strides, (whole,))
+        return Plan(problem, strides, (last,))
     cut = Launch(
-        "plane.cu", "plane_parts", template, ("x", "workspace"), (parameters,), (blocks, parts),
+        "plane.cu",
+        "plane_parts",
+        template,
+        ("x", "workspace"),
+        (parameters,),
+        (blocks, parts),
         shared,
+    )
+    return Plan(problem, strides, (cut, last), geometry.outputs * parts * PART_BYTES)
+
+
+def _workers(outputs: int, vectors: int) -> int:
+    """Return the threads of one output: as few as fill the card, each with work to do."""
+    workers = 4
+    while workers < THREADS and (vectors > 64 * workers or outputs * workers < FILL):
+        workers *= 2
+    return workers
+
+
+def _whole_rows(problem: PoolProblem, geometry: _Geometry) -> bool:
+    """Whether every window lies in the input and the taps of its rows adjoin in memory."""
+    inner = geometry.dims[-1]
+    inside = all(
+        axis.pad_begin == 0 and (axis.out - 1) * axis.stride + axis.extent <= axis.size
+        for axis in (dim.axis for dim in geometry.dims)
+    )
+    return not problem.channels_last and inside and (inner.step, inner.axis.dilation) == (1, 1)
+
+
+def _vector_taps(problem: PoolProblem, geometry: _Geometry, alignment: int) -> int:
+    """Return how many taps of a whole row one load may take, aligned."""
+    *outer, inner = geometry.dims
+    steps = [dim.step for dim in (geometry.batch, geometry.channels, *outer)]
+    stride = inner.axis.stride if inner.axis.out > 1 else 0
+    width = _width(alignment, problem.dtype, inner.axis.kernel, stride, *steps)
+    return 1 if width * problem.dtype.itemsize < 4 else width
+
+
+def _staged_outputs(problem: PoolProblem, geometry: _Geometry, alignment: int) -> int:
+    """Return the outputs of one block whose small adjoining planes fit in shared memory, or 0."""
+    dim = geometry.dims[0]
+    size = dim.axis.size
+    adjoin = geometry.channels.step == size and (
+        geometry.batch.axis.size == 1 or geometry.batch.step == size * geometry.channels.axis.size
+    )
+    if problem.channels_last or len(geometry.dims) > 1 or not (dim.covered and dim.step == 1):
+        return 0
+    if not adjoin or geometry.index_type != "int" or alignment < 16:
+        return 0
+    outputs = STAGED_BYTES // (size * problem.dtype.itemsize)
+    return 2 ** min(outputs.bit_length() - 1, 8) if outputs >= 32 else 0
+
+
+def _staged_launch(problem: PoolProblem, geometry: _Geometry, alignment: int) -> Launch:
+    outputs = _staged_outputs(problem, geometry, alignment)
+    template = (_operator(problem, "int"), str(outputs), str(THREADS // outputs))
+    bytes_of_planes = outputs * geometry.dims[0].axis.size * problem.dtype.itemsize
+    return Launch(
+        "plane.cu", "plane_staged", template, ("x", "y", "indices"),
+        (_parameters(problem, geometry),), (-(-geometry.outputs // outputs), 1),
+        THREADS * PART_BYTES + bytes_of_planes,
     )  # fmt: skip
-    return Plan(problem, strides, (cut, whole), geometry.outputs * parts * PART_BYTES)
 
 
 # MaxUnpool and the RoI operators

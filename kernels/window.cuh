@@ -65,6 +65,7 @@ __device__ inline Run<Index> clip(Index start, Index low, Index high, Index kern
 
 // One output element: its window, clipped to the input, and where both lie in memory.
 template <int Axes, class Index, class Kernel, class Stride, bool ChannelsLast> struct Place {
+    static constexpr int axes = Axes;
     const Window<Axes, Index>& w;
     Index start[Axes];  // position of the first tap, in the padding or not
     Index first[Axes];  // position of the first valid tap
@@ -143,7 +144,7 @@ template <int Axes, class Index, class Kernel, class Stride, bool ChannelsLast> 
 // is in the padding, so the counts are the kernel's own and the loops unroll.
 template <class Kernel, bool Whole, int A, class Place, class Index, class Visit>
 __device__ inline void for_each_tap(const Place& place, Index offset, Index code, Visit& visit) {
-    if constexpr (A == sizeof(place.start) / sizeof(place.start[0])) {
+    if constexpr (A == Place::axes) {
         visit(offset, code);
     } else {
         constexpr int unroll = Whole ? Kernel::at(A) : 1;
