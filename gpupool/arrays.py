@@ -78,3 +78,24 @@ def overlap(a: Any, b: Any) -> bool:
 def read_only(array: Any) -> bool:
     """Whether the array's elements may not be written."""
     return isinstance(array, np.ndarray) and not array.flags.writeable
+
+
+def is_aligned(array: Any) -> bool:
+    """Whether every element lies on a multiple of its size, as kernels read and write it."""
+    steps = (step for size, step in zip(array.shape, array.strides, strict=True) if size > 1)
+    return not any(n % array.itemsize for n in (pointer(array), *steps))
+
+
+def aligned(array: Any) -> Any:
+    """Return the array itself, or a copy where its elements are not aligned.
+
+    >>> x = np.zeros(9, np.uint8)[1:].view(np.float32)
+    >>> is_aligned(x), is_aligned(aligned(x))
+    (False, True)
+    """
+    return array if is_aligned(array) else as_bytes(array).copy().view(array.dtype)[..., 0]
+
+
+def as_bytes(array: Any) -> Any:
+    """View every element as its bytes along one more axis: those can be moved from anywhere."""
+    return array[..., None].view("u1")

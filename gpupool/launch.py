@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gpupool import jit
-from gpupool.arrays import pointer
+from gpupool.arrays import as_bytes, is_aligned, pointer
 from gpupool.device import gpu_reason
 from gpupool.errors import GpupoolError
 from gpupool.planner import THREADS, Launch, Plan, plan
@@ -67,14 +67,12 @@ def warmup(chosen: Plan) -> None:
 def execute(
     problem: Problem, inputs: tuple[Any, ...], outputs: tuple[Any, ...], xp: Any, find: Find
 ) -> None:
-    """Plan for the strides of x and launch; memory that a kernel cannot read is copied first."""
-    strided = isinstance(problem, PoolProblem)
-    inputs = tuple(
-        array if strided and _readable(array) else xp.ascontiguousarray(array) for array in inputs
-    )
+    """Plan for the strides of x and launch; other kernels than pooling read contiguous copies."""
+    if not isinstance(problem, PoolProblem):
+        inputs = tuple(map(xp.ascontiguousarray, inputs))
     written = tuple(
         array
-        if array.flags.c_contiguous and _readable(array)
+        if array.flags.c_contiguous and is_aligned(array)
         else xp.empty(array.shape, array.dtype)
         for array in outputs
     )
@@ -84,7 +82,7 @@ def execute(
     launch_all(chosen, (*inputs, *written), xp, find)
     for array, result in zip(outputs, written, strict=True):
         if array is not result:
-            array[...] = result
+            as_bytes(array)[...] = as_bytes(result)
 
 
 def launch_all(chosen: Plan, operands: tuple[Any, ...], xp: Any, find: Find) -> None:
@@ -105,8 +103,3 @@ def _named(chosen: Plan, operands: tuple[Any, ...]) -> dict[str, Any]:
     if isinstance(chosen.problem, RoiProblem) and len(operands) < len(names):
         names = tuple(name for name in names if name != "batch_indices")
     return dict(zip(names, operands, strict=False))
-
-
-def _readable(array: Any) -> bool:
-    """Whether elements lie on multiples of their size, as a kernel reads them."""
-    return not any(n % array.itemsize for n in (pointer(array), *array.strides))

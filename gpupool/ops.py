@@ -454,6 +454,7 @@ def _run(problem: Problem, inputs: tuple[Any, ...], out: Any, planned: bool = Fa
         return _run_viewed(kind, problem, inputs, out, planned)
     backend = BACKENDS[kind]
     given = _given(problem, inputs, out, kind)
+    inputs = tuple(map(arrays.aligned, inputs))
     if not (planned and kind == "cupy"):
         values.check(problem, inputs)
     outputs = given or _allocate(backend, problem, inputs[0])
