@@ -8,29 +8,55 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from functools import cache, wraps
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import gpupool
-from gpupool import launch, ops
+from gpupool import launch, ops, planner
 from gpupool.jit import kernel_folder
-from tests.cuda_on_cpu import FORWARD, EmulatedModule, Schedule, sentinel_array
+from tests.cuda_on_cpu import (
+    FORWARD,
+    Build,
+    EmulatedModule,
+    Request,
+    Schedule,
+    compile_many,
+    default_build,
+    sentinel_array,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
 
-    from gpupool.planner import Launch
+    from gpupool.planner import Launch, Plan
     from gpupool.problem import Output, Problem
 
 Array = np.ndarray[Any, Any]
-_settings: dict[str, Any] = {"schedule": FORWARD, "sentinel": 0xA5}
+
+WIDE = {"INT32_MAX": 0}
+"""Constants of gpupool.planner under which every index is 64 bits wide."""
+
+_settings: dict[str, Any] = {
+    "schedule": FORWARD,
+    "sentinel": 0xA5,
+    "kernel": "auto",
+    "build": None,
+    "folder": None,
+    "recorded": None,
+}
 
 
 @contextmanager
 def settings(**changes: Any) -> Iterator[None]:
-    """Run with another ``schedule`` of threads, or another ``sentinel`` byte in fresh outputs."""
+    """Run differently: in another ``schedule`` of threads, with another ``sentinel`` byte in fresh
+    outputs, by another ``kernel`` than the planned one, in another ``build`` of the emulator, from
+    another ``folder`` of kernels, or not at all: launches go to the list ``recorded``.
+    """
     before = dict(_settings)
+    assert changes.keys() <= before.keys()
     _settings.update(changes)
     try:
         yield
@@ -38,25 +64,79 @@ def settings(**changes: Any) -> Iterator[None]:
         _settings.update(before)
 
 
+@contextmanager
+def constants(**values: Any) -> Iterator[None]:
+    """Plan with other constants of gpupool.planner."""
+    before = {name: getattr(planner, name) for name in values}
+    _set_constants(values)
+    try:
+        yield
+    finally:
+        _set_constants(before)
+
+
+def _set_constants(values: dict[str, Any]) -> None:
+    for name, value in values.items():
+        setattr(planner, name, value)
+    planner.plan.cache_clear()
+
+
+def _build() -> Build:
+    chosen: Build = _settings["build"] or default_build()
+    return chosen
+
+
+def _folder() -> Path:
+    folder: Path = _settings["folder"] or kernel_folder()
+    return folder
+
+
 @cache
-def _module(source: str, expression: str) -> EmulatedModule:
-    folder = kernel_folder()
-    return EmulatedModule(folder / source, include_dir=folder, expression=expression)
+def _module(folder: Path, source: str, expression: str, build: Build) -> EmulatedModule:
+    return EmulatedModule(folder / source, include_dir=folder, expression=expression, build=build)
 
 
 def find(chosen: Launch, schedule: Schedule | None = None) -> Callable[..., Any]:
     """Return the emulated function of a launch, as ``gpupool.launch.compiled`` does on a GPU."""
-    function = _module(chosen.source, chosen.expression).get_function(chosen.expression)
+    if _settings["recorded"] is not None:
+        _settings["recorded"].append(chosen)
+        return _nothing
+    module = _module(_folder(), chosen.source, chosen.expression, _build())
+    function = module.get_function(chosen.expression)
     function.schedule = schedule or _settings["schedule"]
     return function
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """Stand in for a kernel while launches are recorded."""
+
+
+def compile_ahead(launches: Iterable[Launch]) -> None:
+    """Compile many kernels in batches: a third of the time of one by one."""
+    folder = _folder()
+    compile_many(
+        Request(folder / chosen.source, folder, chosen.expression, (), _build())
+        for chosen in launches
+    )
 
 
 def empty(output: Output, _like: Array) -> Array:
     return sentinel_array(output.shape, output.dtype, _settings["sentinel"])
 
 
+def plan(problem: Problem, strides: tuple[int, ...], alignment: int) -> Plan:
+    """Plan for the kernel that the settings ask for."""
+    return planner.plan(problem, strides, alignment, _settings["kernel"])
+
+
 def run(problem: Problem, inputs: tuple[Array, ...], outputs: tuple[Array, ...]) -> None:
-    launch.execute(problem, inputs, outputs, np, find)
+    """Plan and launch without the checks on values that the public functions make before."""
+    before = launch.plan
+    launch.plan = plan
+    try:
+        launch.execute(problem, inputs, outputs, np, find)
+    finally:
+        launch.plan = before
 
 
 class _Backend:
@@ -64,17 +144,38 @@ class _Backend:
     run = staticmethod(run)
 
 
-def _emulated(function: Callable[..., Any]) -> Callable[..., Any]:
+def _emulated(function: Callable[..., Any], **chosen: Any) -> Callable[..., Any]:
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         before = ops.BACKENDS["numpy"]
         ops.BACKENDS["numpy"] = _Backend
         try:
-            return function(*args, **kwargs)
+            with settings(**chosen):
+                return function(*args, **kwargs)
         finally:
             ops.BACKENDS["numpy"] = before
 
     return call
+
+
+FUNCTIONS = (
+    "max_pool",
+    "average_pool",
+    "lp_pool",
+    "global_max_pool",
+    "global_average_pool",
+    "global_lp_pool",
+    "max_unpool",
+    "max_roi_pool",
+    "roi_align",
+)
+
+
+def functions(**chosen: Any) -> SimpleNamespace:
+    """Return the public functions with settings of their own."""
+    return SimpleNamespace(
+        **{name: _emulated(getattr(gpupool, name), **chosen) for name in FUNCTIONS}
+    )
 
 
 max_pool = _emulated(gpupool.max_pool)

@@ -1,0 +1,389 @@
+"""The kernels on the CPU against the oracle: every combination, and random calls of every operator.
+
+    python -m tests.test_kernels --n 1000 --seed 0
+
+runs that many random calls of each operator under three schedules.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase
+from hypothesis import strategies as st
+
+import gpupool
+from gpupool import launch, planner
+from gpupool.dtypes import DTYPES
+from gpupool.jit import kernel_folder
+from gpupool.opset import OPERATORS
+from gpupool.planner import Plan, window_dtype
+from gpupool.problem import resolve
+from tests import emulator, reference, strategies
+from tests.combinations import combinations
+from tests.conftest import Backend, emulator_backend, numpy_backend
+from tests.cuda_on_cpu import FORWARD, REVERSE, SENTINELS, EmulatedModule, shuffled
+from tests.strategies import Case
+from tests.test_oracle import assert_right
+from tests.tolerance import assert_bitwise, bits
+
+KERNELS = ("auto", "window", "specialised", "rows", "plane")
+SCHEDULES = (FORWARD, REVERSE, shuffled(1))
+COMBINATIONS = combinations()
+EMULATED = Backend("emulator", emulator)
+NO_CAP = {"SPECIALISATIONS": 10**9}
+
+pytestmark = pytest.mark.usefixtures("_emulator")
+
+
+@pytest.fixture(scope="module")
+def _emulator() -> None:
+    emulator_backend()
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A call, the kernel that takes it and the width of its indices."""
+
+    case: Case
+    kernel: str = "auto"
+    wide: bool = False
+
+    def run(self, **settings: Any) -> tuple[np.ndarray[Any, Any], ...]:
+        with (
+            emulator.constants(**NO_CAP, **(emulator.WIDE if self.wide else {})),
+            emulator.settings(kernel=self.kernel, **settings),
+        ):
+            return self.case.run(EMULATED)
+
+
+def record(configurations: Iterable[Configuration], **settings: Any) -> list[planner.Launch]:
+    """Return the launches of configurations without running any."""
+    launches: list[planner.Launch] = []
+    for configuration in configurations:
+        configuration.run(recorded=launches, **settings)
+    return launches
+
+
+def compile_ahead(configurations: Iterable[Configuration], **settings: Any) -> list[planner.Launch]:
+    launches = record(configurations, **settings)
+    with emulator.settings(**settings):
+        emulator.compile_ahead(launches)
+    return launches
+
+
+def assert_same(
+    results: tuple[np.ndarray[Any, Any], ...], expected: tuple[np.ndarray[Any, Any], ...]
+) -> None:
+    for result, array in zip(results, expected, strict=True):
+        np.testing.assert_array_equal(bits(result), bits(array))
+
+
+def assert_configuration_right(configuration: Configuration) -> None:
+    """Judge one run, and hold the runs in other orders of threads to its very bits.
+
+    Fresh outputs hold another sentinel in each run: an unwritten element would differ.
+    """
+    results = configuration.run(schedule=SCHEDULES[0], sentinel=SENTINELS[0])
+    assert_right(configuration.case, results)
+    for schedule in SCHEDULES[1:]:
+        assert_same(configuration.run(schedule=schedule, sentinel=SENTINELS[1]), results)
+
+
+# Every combination
+
+
+def test_the_number_of_combinations(capsys):
+    found = Counter(combination.op for combination in COMBINATIONS)
+    with capsys.disabled():
+        print(f"\n{len(COMBINATIONS)} combinations: {dict(found)}")
+    floats, every, axes, layouts = 4, 6, 4, 2
+    assert found == {
+        "MaxPool": every * axes * layouts * 2,  # with and without Indices
+        "AveragePool": every * axes * layouts,
+        "LpPool": floats * axes * layouts,
+        "GlobalMaxPool": every * axes * layouts,
+        "GlobalAveragePool": every * axes * layouts,
+        "GlobalLpPool": floats * axes * layouts,
+        "MaxUnpool": floats * axes * layouts,
+        "MaxRoiPool": floats * layouts,  # two axes only
+        "RoiAlign": floats * layouts,
+    }
+
+
+def kernels_of(op: str) -> tuple[str, ...]:
+    return KERNELS[1:] if "Pool" in op and "Roi" not in op and "Un" not in op else ("auto",)
+
+
+@pytest.mark.parametrize("dtype", [row.name for row in DTYPES])
+@pytest.mark.parametrize("op", OPERATORS)
+def test_every_combination_equals_the_oracle(op, dtype):
+    chosen = [made for made in COMBINATIONS if (made.op, made.dtype) == (op, dtype)]
+    assert bool(chosen) == (dtype in strategies.FLOATS or op.endswith(("MaxPool", "AveragePool")))
+    configurations = [
+        (made, Configuration(case, kernel))
+        for made in chosen
+        for case in made.calls()
+        for kernel in kernels_of(op)
+    ]
+    compile_ahead(configuration for _, configuration in configurations)
+    for made, configuration in configurations:
+        try:
+            assert_right(configuration.case, configuration.run())
+        except AssertionError as error:
+            error.add_note(f"{made} by {configuration.kernel}: {configuration.case}")
+            raise
+
+
+# Random calls
+
+STRATEGIES: dict[str, st.SearchStrategy[Case]] = {
+    "max_pool": strategies.max_pools(),
+    "average_pool": strategies.average_pools(dtypes=strategies.EVERY),
+    "lp_pool": strategies.lp_pools(),
+    "global_max_pool": strategies.global_pools("max"),
+    "global_average_pool": strategies.global_pools("average"),
+    "global_lp_pool": strategies.global_pools("lp"),
+    "max_unpool": strategies.max_unpools(),
+    "max_roi_pool": strategies.max_roi_pools(),
+    "roi_align": strategies.roi_aligns(),
+}
+
+
+def configurations(function: str) -> st.SearchStrategy[Configuration]:
+    kernels = kernels_of("Pool") + ("auto",) * 2
+    if function not in ("max_unpool", "max_roi_pool", "roi_align"):
+        return st.builds(
+            Configuration, STRATEGIES[function], st.sampled_from(kernels), st.booleans()
+        )
+    return st.builds(Configuration, STRATEGIES[function], st.just("auto"), st.booleans())
+
+
+def drawn(function: str, n: int, seed: int) -> list[Configuration]:
+    """Draw before anything runs, so that all kernels can be compiled in batches."""
+    found: list[Configuration] = []
+
+    @hypothesis.seed(seed)
+    @hypothesis.settings(
+        max_examples=n, phases=[Phase.generate], database=None, deadline=None, derandomize=False,
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @hypothesis.given(configurations(function))
+    def collect(configuration: Configuration) -> None:
+        found.append(configuration)
+
+    collect()
+    return [configuration for configuration in found if decided(configuration.case)]
+
+
+def decided(case: Case) -> bool:
+    """Whether rounding does not decide if a sample of RoiAlign counts at all."""
+    return case.function != "roi_align" or min(reference.doubtful(case), default=1) > 2**-10
+
+
+def compare(function: str, n: int, seed: int) -> tuple[int, int]:
+    """Judge random configurations of an operator; return how many, and how many kernels."""
+    chosen = drawn(function, n, seed)
+    kernels = compile_ahead(chosen)
+    for number, configuration in enumerate(chosen):
+        try:
+            assert_configuration_right(configuration)
+        except Exception as error:
+            error.add_note(f"{function} {number} of seed {seed}: {configuration}")
+            raise
+    return len(chosen), len({(launch.source, launch.expression) for launch in kernels})
+
+
+@pytest.mark.parametrize("function", STRATEGIES)
+def test_random_calls_equal_the_oracle_under_three_schedules(function):
+    count, kernels = compare(function, 60, seed=0)
+    assert count >= 50
+    assert kernels > 1
+
+
+# What the random calls are too small for: many blocks, long windows, planes in parts
+
+LARGE: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
+    "many blocks": ("max_pool", (2, 5, 24, 25), {"kernel_shape": 3, "pads": 1}),
+    "overlapping": ("average_pool", (1, 2, 40, 33), {"kernel_shape": 5, "strides": 2}),
+    "long row": ("max_pool", (1, 1, 700), {"kernel_shape": 300, "strides": 7, "pads": 100}),
+    "parts": ("max_pool", (1, 2, 90, 100), {"kernel_shape": (90, 100)}),
+    "parts of three axes": ("average_pool", (1, 3, 9, 25, 40), {"kernel_shape": (9, 25, 40)}),
+    "parts, strided": ("lp_pool", (1, 2, 130, 70), {"kernel_shape": 64, "strides": 60}),
+    "parts, dilated": ("max_pool", (1, 1, 150, 150), {"kernel_shape": 70, "dilations": 2}),
+    "many planes": ("lp_pool", (3, 50, 12, 12), {"kernel_shape": 12}),
+}
+
+
+def large(name: str, dtype: str, last: bool, indices: bool) -> Case:
+    function, shape, arguments = LARGE[name]
+    rng = np.random.default_rng(len(name))
+    x = (rng.standard_normal(shape) * 50).astype(strategies.dtype_of(dtype))
+    if last:
+        x = np.ascontiguousarray(np.moveaxis(x, 1, -1))
+    more = {"return_indices": True} if indices else {}
+    return Case(function, (x,), arguments | more | {"channels_last": last})
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("name", LARGE)
+def test_large_windows(name, last):
+    is_max = LARGE[name][0] == "max_pool"
+    dtypes = strategies.EVERY if is_max else strategies.FLOATS
+    chosen = [
+        Configuration(large(name, dtype, last, indices), kernel, wide)
+        for dtype, indices in product(dtypes, (False, True) if is_max else (False,))
+        for kernel, wide in (("window", False), ("plane", False), ("plane", True))
+    ]
+    compile_ahead(chosen)
+    for configuration in chosen:
+        case = configuration.case
+        results = configuration.run(sentinel=SENTINELS[0])
+        assert_same(configuration.run(sentinel=SENTINELS[1], schedule=REVERSE), results)
+        if is_max:
+            for result, array in zip(results, case.run(numpy_backend()), strict=True):
+                assert_bitwise(result, array)
+        else:
+            assert_right(case, results)
+
+
+@pytest.mark.parametrize("function", ["max_pool", "global_max_pool"])
+def test_kernels_agree_bit_for_bit_on_maxima_and_indices(function):
+    cases = [configuration.case for configuration in drawn(function, 60, seed=1)]
+    compile_ahead(Configuration(case, kernel) for case in cases for kernel in KERNELS)
+    for case in cases:
+        first, *others = (Configuration(case, kernel).run() for kernel in KERNELS)
+        for other in others:
+            for one, result in zip(first, other, strict=True):
+                assert_bitwise(one, result)
+    assert any(len(case.run(EMULATED)) == 2 for case in cases) or function == "global_max_pool"
+
+
+@pytest.mark.parametrize("function", ["average_pool", "lp_pool"])
+def test_both_tiers_of_window_give_the_same_bits(function):
+    cases = [configuration.case for configuration in drawn(function, 60, seed=2)]
+    tiers = ("window", "specialised")
+    launches = compile_ahead(Configuration(case, tier) for case in cases for tier in tiers)
+    assert any("Sizes<2" in launch.expression for launch in launches)
+    for case in cases:
+        assert_same(*(Configuration(case, tier).run() for tier in tiers))
+
+
+# Memory
+
+
+@pytest.mark.parametrize("function", STRATEGIES)
+def test_unaligned_memory_is_never_touched_by_a_kernel(function):
+    unaligned = strategies.MEMORY["unaligned"]
+    cases = [configuration.case for configuration in drawn(function, 8, seed=3)]
+    moved = [case.on(*map(unaligned, case.arrays)) for case in cases]
+    compile_ahead(map(Configuration, (*cases, *moved)), build="checked")
+    for one, other in zip(cases, moved, strict=True):
+        right = Configuration(one).run(build="checked")
+        out = tuple(unaligned(np.zeros_like(array)) for array in right)
+        with emulator.settings(build="checked"):
+            assert_same(other.call(EMULATED, out=out if len(out) > 1 else out[0]), right)
+
+
+# What a plan promises
+
+
+def test_generic_tier_by_environment(monkeypatch):
+    problem = resolve("max", (1, 1, 8, 8), "float32", kernel_shape=3)
+    with emulator.constants(**NO_CAP):
+        assert "Sizes<3, 3>" in repr(planner.plan(problem))
+        monkeypatch.setenv("GPUPOOL_JIT", "generic")
+        planner.plan.cache_clear()
+        assert "Sizes<0, 0>" in repr(planner.plan(problem))
+    planner.plan.cache_clear()
+
+
+def test_the_cap_on_specialisations_falls_back_to_the_generic_tier(monkeypatch):
+    monkeypatch.setattr(planner, "_admitted", set())
+    sizes, x = range(1, 11), np.random.default_rng(0).standard_normal((1, 1, 40))
+    with emulator.constants(SPECIALISATIONS=4):
+        plans = [
+            planner.plan(
+                resolve("max", (1, 1, 40), "float64", kernel_shape=k), None, 16, "specialised"
+            )
+            for k in sizes
+        ]
+    generic = ["Sizes<0>" in repr(plan) for plan in plans]
+    assert generic == [False] * 4 + [True] * 6
+    for k, plan in zip(sizes, plans, strict=True):
+        assert_plan_equals(plan, x, gpupool.max_pool(x, k))
+
+
+def assert_plan_equals(plan: Plan, x: np.ndarray[Any, Any], right: np.ndarray[Any, Any]) -> None:
+    y = np.empty_like(right)
+    launch.launch_all(plan, (x, y), np, emulator.find)
+    assert_bitwise(y, right)
+
+
+STRUCTS = {
+    **{
+        f"Window<{axes}, {index}>": ("window.cuh", window_dtype(axes, index))
+        for axes, index in product((1, 2, 3, 4), ("int", "long long"))
+    },
+    "Rows": ("rows.cu", planner.rows_dtype()),
+    "Roi": ("roi.cu", planner.ROI_DTYPE),
+}
+
+
+def members(dtype: np.dtype[Any], path: str = "", begin: int = 0) -> dict[str, int]:
+    """Return every number of a struct by its C++ name, and where it begins."""
+    found: dict[str, int] = {}
+    for name, (field, offset, *_) in (dtype.fields or {}).items():
+        base, shape = field.subdtype or (field, ())
+        elements = {"": 0} if not shape else {f"[{i}]": i * base.itemsize for i in range(shape[0])}
+        for index, step in elements.items():
+            place = path + name + index, begin + offset + step
+            found |= members(base, place[0] + ".", place[1]) if base.names else dict([place])
+    return found
+
+
+@pytest.mark.parametrize("struct", STRUCTS)
+def test_structs_have_one_layout_on_both_sides(struct):
+    header, dtype = STRUCTS[struct]
+    offsets = members(dtype)
+    lines = [f"y[{i}] = __builtin_offsetof(Struct, {name});" for i, name in enumerate(offsets)]
+    code = (
+        f'#include "{header}"\nusing Struct = {struct};\n__global__ void probe(long long* y) {{\n'
+        + "\n".join(lines)
+        + f"\ny[{len(offsets)}] = sizeof(Struct);\n}}\n"
+    )
+    module = EmulatedModule(code, include_dir=kernel_folder(), expression="probe")
+    y = np.zeros(len(offsets) + 1, np.int64)
+    module.get_function("probe")((1,), (1,), (y,))
+    assert y.tolist() == [*offsets.values(), dtype.itemsize]
+
+
+# The command
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.test_kernels")
+    parser.add_argument("--n", type=int, default=1000, help="configurations of each operator")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", choices=STRATEGIES, action="append", help="one operator")
+    chosen = parser.parse_args(arguments)
+    for function in chosen.only or STRATEGIES:
+        count, kernels = compare(function, chosen.n, chosen.seed)
+        print(
+            f"{function}: {count} configurations, {kernels} kernels, {len(SCHEDULES)} schedules: "
+            "no difference",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
