@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import gpupool
+from tests import emulator
+from tests.cuda_on_cpu import EmulatorUnavailableError, compiler, cuda_include_dirs
 
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile(
@@ -31,7 +33,7 @@ class Backend:
     """
 
     name: str
-    functions: Any
+    functions: Any = field(repr=False)
     array: Callable[[np.ndarray[Any, Any]], Any] = lambda x: x
     numpy: Callable[[Any], np.ndarray[Any, Any]] = lambda x: x
 
@@ -43,8 +45,20 @@ def numpy_backend() -> Backend:
     return Backend("numpy", gpupool)
 
 
+def emulator_backend() -> Backend:
+    """Return the kernels' generic tier on the CPU; tests/test_kernels.py compares the other."""
+    try:
+        compiler(), cuda_include_dirs()
+    except EmulatorUnavailableError as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(f"THE KERNELS ARE NOT TESTED: {error}")
+    return Backend("emulator", emulator.functions(kernel="window"))
+
+
 BACKENDS = [
     pytest.param(numpy_backend, id="numpy"),
+    pytest.param(emulator_backend, id="emulator"),
 ]
 """Every implementation of the public functions: each runs all the tests that take ``backend``."""
 
