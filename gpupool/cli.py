@@ -22,9 +22,10 @@ import numpy as np
 
 import gpupool
 from gpupool import device, files, images, opset, problem, verify
+from gpupool import run as models
 from gpupool.dtypes import BFLOAT16, DTYPES
 from gpupool.errors import GpupoolError, GpupoolValueError
-from gpupool.terminal import complain, printable, progress, say
+from gpupool.terminal import by_x, complain, printable, progress, say
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -97,15 +98,6 @@ def shape(text: str) -> tuple[int, ...]:
     if not re.fullmatch(r"[0-9]{1,19}(x[0-9]{1,19})*", text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a shape such as 1x64x112x112")
     return tuple(int(size) for size in text.split("x"))
-
-
-def by_x(sizes: Sequence[int]) -> str:
-    """Write a shape as the command reads it.
-
-    >>> by_x((1, 64, 56, 56))
-    '1x64x56x56'
-    """
-    return "x".join(map(str, sizes))
 
 
 def operator(text: str) -> str:
@@ -476,6 +468,7 @@ COMMANDS = (
     Command("pool", "pool a .npy array, an image or a folder of images", _pool_arguments, _pool),
     Command("shape", "print output shape and pads without any data", _shape_arguments, _shape),
     Command("verify", "compare GPU, CPU and other libraries", _verify_arguments, _verify),
+    Command("run", "run an ONNX model, its pooling on gpupool", models.arguments, models.run),
     Command("info", "print versions, devices, and why the GPU is off", _info_arguments, _info),
 )
 

@@ -25,6 +25,15 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
+def by_x(sizes: Sequence[int]) -> str:
+    """Write a shape as the command line has it.
+
+    >>> by_x((1, 64, 56, 56))
+    '1x64x56x56'
+    """
+    return "x".join(map(str, sizes))
+
+
 def say(text: str, style: str = "none") -> None:
     """Print one escaped line on stderr, in colour where that is a terminal and rich is there."""
     line = printable(text)

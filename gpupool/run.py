@@ -1,0 +1,163 @@
+"""``gpupool run``: a whole ONNX model on arrays from files, its pooling nodes on gpupool."""
+
+from __future__ import annotations
+
+import re
+from argparse import ArgumentTypeError
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpupool import files
+from gpupool.errors import GpupoolError, GpupoolValueError
+from gpupool.terminal import by_x, printable, say
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+    from collections.abc import Iterator, Sequence
+
+    from gpupool.session import Difference, Profile, Session
+
+
+def named_file(text: str) -> tuple[str, Path]:
+    """Return name and path of NAME=FILE.npy.
+
+    >>> named_file("x=a/b.npy")
+    ('x', PosixPath('a/b.npy'))
+    """
+    name, equals, path = text.rpartition("=")
+    if not (name and equals and path.lower().endswith(".npy")):
+        raise ArgumentTypeError(
+            f"{text!r} is not NAME=FILE.npy, an input of the model and its file"
+        )
+    return name, Path(path)
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of the subcommand."""
+    parser.add_argument("model", metavar="MODEL.onnx", type=Path, help="the model")
+    parser.add_argument(
+        "--input",
+        metavar="NAME=FILE.npy",
+        type=named_file,
+        action="append",
+        default=[],
+        help="an input of the model; once for each",
+    )
+    parser.add_argument(
+        "--output-dir",
+        metavar="DIR",
+        type=Path,
+        help="where each output is written as NAME.npy (default: nowhere)",
+    )
+    parser.add_argument(
+        "--compare", action="store_true", help="also run plain onnxruntime and compare"
+    )
+    parser.add_argument("--profile", action="store_true", help="print each pooling node's time")
+    parser.add_argument(
+        "--device",
+        choices=("auto", "cpu", "gpu"),
+        default="auto",
+        help="of the pooling nodes; auto, the default, takes the GPU where there is one",
+    )
+    parser.add_argument("--force", action="store_true", help="replace files that exist")
+
+
+def run(args: Namespace) -> int:
+    """Run the model; write its outputs, and print what is asked for."""
+    session = _session(args)
+    feeds = _read(session, args.input)
+    targets = _targets(session.output_names, args.output_dir)
+    with ExitStack() as stack:
+        opened = [stack.enter_context(files.whole(path, force=args.force)) for path in targets]
+        if args.profile:
+            session.run(None, feeds)  # a first run compiles kernels and touches memory
+        profile = session.profile(None, feeds)
+        for file, array in zip(opened, profile.outputs, strict=False):
+            files.write_array(file, array)
+    pooling = sum(row.seconds for row in profile.rows)
+    say(
+        f"{args.model.name}: {len(profile.rows)} pooling nodes on the "
+        f"{'GPU' if session.on_gpu else 'CPU'}, {len(profile.outputs)} outputs, "
+        f"{profile.seconds * 1e3:.2f} ms, {pooling * 1e3:.2f} ms of them pooling"
+    )
+    if args.profile:
+        _print_profile(profile)
+    if args.compare:
+        _print_differences(session.compare(profile.outputs, feeds))
+    return 0
+
+
+def _session(args: Namespace) -> Session:
+    try:
+        from gpupool.session import Session
+    except ImportError as error:
+        raise GpupoolError(
+            f"running models needs onnx and onnxruntime ({error}): pip install 'gpupool[onnx]'"
+        ) from error
+    return Session(args.model, device=args.device)
+
+
+def _read(session: Session, inputs: Sequence[tuple[str, Path]]) -> dict[str, Any]:
+    feeds: dict[str, Any] = {}
+    for name, path in inputs:
+        if name in feeds:
+            raise GpupoolValueError(f"input {name!r} is given twice")
+        feeds[name] = files.read_array(path, bfloat16=name in session.bfloat16_names)
+    return feeds
+
+
+def _targets(names: Sequence[str], folder: Path | None) -> list[Path]:
+    """Return a file in ``folder`` for each output, whatever characters its name has."""
+    if folder is None:
+        return []
+    folder.mkdir(exist_ok=True)
+    targets: list[Path] = []
+    for i, name in enumerate(names):
+        path = folder / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', name).lstrip('.') or 'output'}.npy"
+        targets.append(path.with_stem(f"{path.stem}-{i}") if path in targets else path)
+    return targets
+
+
+def _print_profile(profile: Profile) -> None:
+    head = ("node", "operator", "shape", "attributes", "ms", "MB/s", "share")
+    rows = (
+        (
+            row.node.name,
+            row.node.op,
+            f"{by_x(row.shape)} -> {by_x(row.out_shape)}",
+            " ".join(f"{name}={_short(value)}" for name, value in row.node.attributes.items()),
+            f"{row.seconds * 1e3:.3f}",
+            f"{row.nbytes / 1e6 / max(row.seconds, 1e-9):.1f}",
+            f"{100 * row.seconds / profile.seconds:.1f} %",
+        )
+        for row in profile.rows
+    )
+    for line in _aligned([head, *rows]):
+        print(line)
+
+
+def _short(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    """Yield lines of columns, numbers to the right, names escaped."""
+    cells = [tuple(map(printable, row)) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for row in cells:
+        padded = [
+            cell.rjust(width) if i > 3 else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        yield "  ".join(padded).rstrip()
+
+
+def _print_differences(differences: Sequence[Difference]) -> None:
+    for found in differences:
+        print(
+            printable(
+                f"{found.name}: {by_x(found.shape)} {found.dtype}, largest difference from "
+                f"onnxruntime {found.largest:.3g}, beside values up to {found.magnitude:.3g}"
+            )
+        )

@@ -1,0 +1,502 @@
+"""Whole models: cut at their pooling nodes, joined again, and equal to plain onnxruntime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import gpupool
+from gpupool import GpupoolError, GpupoolMemoryError, GpupoolTypeError, GpupoolValueError
+from gpupool import model as models
+from gpupool.onnx import Session
+
+Array = np.ndarray[Any, Any]
+
+FLOAT, INT64, BFLOAT16 = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BFLOAT16
+X = np.random.default_rng(7).standard_normal((1, 2, 8, 8)).astype(np.float32)
+
+
+def value(name: str, kind: int = FLOAT, shape: Any = (1, 2, None, None)) -> Any:
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def model(nodes: Any, inputs: Any, outputs: Any, opset: int = 13, **graph: Any) -> Any:
+    made = helper.make_graph(nodes, "test", inputs, outputs, **graph)
+    imports = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(made, opset_imports=imports, ir_version=10)
+
+
+def node(op: str, inputs: str, outputs: str, **attributes: Any) -> Any:
+    """Make a node from names with spaces between them; ``-`` is a name left out."""
+    names = ([n.replace("-", "") for n in text.split()] for text in (inputs, outputs))
+    return helper.make_node(op, *names, **attributes)
+
+
+def pool(op: str, inputs: str, outputs: str, **attributes: Any) -> Any:
+    return node(op, inputs, outputs, kernel_shape=[2, 2], strides=[2, 2], **attributes)
+
+
+def tensor(name: str, values: Any, dtype: Any = np.float32) -> Any:
+    return numpy_helper.from_array(np.array(values, dtype), name)
+
+
+def plain(made: Any, feeds: dict[str, Any]) -> list[Array]:
+    session = onnxruntime.InferenceSession(made.SerializeToString())
+    result: list[Array] = session.run(None, feeds)
+    return result
+
+
+def assert_equals_onnxruntime(made: Any, feeds: dict[str, Any], segments: int) -> Session:
+    """Compare every output bit for bit, and count the pieces that onnxruntime runs."""
+    session = Session(made, device="cpu")
+    for ours, theirs in zip(session.run(None, feeds), plain(made, feeds), strict=True):
+        np.testing.assert_array_equal(ours, theirs, strict=True)
+    assert len(session._steps) - len(session.pooling_nodes) == segments
+    return session
+
+
+X_IN, Y_OUT = [value("x")], [value("y")]
+
+
+def test_pooling_between_other_operators() -> None:
+    nodes = [
+        node("Relu", "x", "a"),
+        pool("MaxPool", "a", "b"),
+        node("Neg", "b", "c"),
+        pool("MaxPool", "c", "d"),
+        node("Abs", "d", "y"),
+    ]
+    session = assert_equals_onnxruntime(model(nodes, X_IN, Y_OUT), {"x": X}, 3)
+    assert [n.op for n in session.pooling_nodes] == ["MaxPool", "MaxPool"]
+
+
+def test_a_model_of_pooling_alone_needs_no_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(onnxruntime, "InferenceSession")
+    nodes = [pool("MaxPool", "x", "a"), pool("LpPool", "a", "y")]
+    (y,) = Session(model(nodes, X_IN, Y_OUT, opset=22), device="cpu").run(None, {"x": X})
+    expected = gpupool.lp_pool(gpupool.max_pool(X, 2, strides=2), 2, strides=2)
+    np.testing.assert_array_equal(y, expected)
+
+
+def test_a_model_without_pooling_is_one_segment() -> None:
+    assert_equals_onnxruntime(model([node("Relu", "x", "y")], X_IN, Y_OUT), {"x": X}, 1)
+
+
+def test_branches_of_one_level_share_a_segment() -> None:
+    nodes = [
+        node("Relu", "x", "a"),
+        pool("MaxPool", "a", "left"),
+        node("Neg", "a", "b"),
+        pool("MaxPool", "b", "right"),
+        node("Add", "left right", "y"),
+        node("Exp", "left", "z"),
+    ]
+    made = model(nodes, X_IN, [value("y"), value("z"), value("a")])
+    assert_equals_onnxruntime(made, {"x": X}, 2)
+
+
+def test_a_tensor_may_skip_levels() -> None:
+    nodes = [
+        node("Relu", "x", "a"),
+        pool("MaxPool", "a", "b"),
+        node("Neg", "b", "c"),
+        pool("MaxPool", "c", "d"),
+        node("ReduceMax", "a", "top", keepdims=1),
+        node("Add", "d top", "e"),
+        node("ReduceMin", "x", "bottom", keepdims=1),
+        node("Add", "e bottom", "y"),
+    ]
+    assert_equals_onnxruntime(model(nodes, X_IN, Y_OUT), {"x": X}, 3)
+
+
+def test_indices_travel_from_pool_to_unpool() -> None:
+    nodes = [
+        pool("MaxPool", "x", "a i"),
+        node("Neg", "a", "b"),
+        node("Add", "i zero", "j"),
+        pool("MaxUnpool", "b j shape", "y"),
+    ]
+    constants = [tensor("zero", 0, np.int64), tensor("shape", [1, 2, 8, 8], np.int64)]
+    assert_equals_onnxruntime(model(nodes, X_IN, Y_OUT, initializer=constants), {"x": X}, 1)
+
+
+def test_constants_are_computed_where_they_are_read() -> None:
+    nodes = [
+        node("Constant", "", "two", value=tensor("two", 2)),
+        node("Add", "two weight", "three"),
+        node("Mul", "x three", "a"),
+        pool("MaxPool", "a", "b"),
+        node("Mul", "b three", "y"),
+        node("Shape", "weight", "shape"),
+    ]
+    made = model(nodes, X_IN, [value("y"), value("shape", INT64, [0])])
+    made.graph.initializer.append(tensor("weight", 1))
+    assert_equals_onnxruntime(made, {"x": X}, 2)
+
+
+def test_pooling_of_constants() -> None:
+    nodes = [
+        node("Neg", "weight", "negative"),
+        pool("MaxPool", "negative", "a"),
+        pool("MaxPool", "weight", "b"),
+        node("Sum", "a b x", "y"),
+    ]
+    made = model(nodes, [value("x", shape=[1, 2, 4, 4])], Y_OUT, initializer=[tensor("weight", X)])
+    assert_equals_onnxruntime(made, {"x": X[..., :4, :4]}, 2)
+
+
+def test_inputs_and_initialisers_may_be_outputs() -> None:
+    made = model([pool("MaxPool", "x", "y")], X_IN, [value("w", shape=[]), value("x"), value("y")])
+    made.graph.initializer.append(tensor("w", 3))
+    session = Session(made, device="cpu")
+    w, x, y = session.run(None, {"x": X})
+    assert float(w) == 3
+    assert x is X
+    assert y.shape == (1, 2, 4, 4)
+
+
+def test_random_numbers_are_drawn_once_a_run() -> None:
+    nodes = [
+        node("RandomNormal", "", "noise", shape=[1, 2, 8, 8]),
+        node("Add", "noise x", "a"),
+        pool("MaxPool", "a", "b"),
+        node("MaxPool", "noise", "c", kernel_shape=[2, 2], strides=[2, 2]),
+        node("Sub", "b c", "y"),
+    ]
+    (y,) = Session(model(nodes, X_IN, Y_OUT), device="cpu").run(None, {"x": 0 * X})
+    assert not y.any()
+
+
+def branch(name: str, *nodes: Any, output: str) -> Any:
+    return helper.make_graph(list(nodes), name, [], [value(output, shape=None)])
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_branches_of_control_flow_read_what_is_outside(sign: int) -> None:
+    """``a`` is of another level, ``w`` an initialiser, ``r`` of the If's own segment."""
+    then = branch("then", node("Add", "a s", "t"), node("Mul", "t w", "o"), output="o")
+    other = branch("else", node("Add", "r s", "o2"), output="o2")
+    nodes = [
+        node("ReduceMax", "x", "a", keepdims=1),
+        node("Greater", "a zero", "c0"),
+        node("Squeeze", "c0", "c"),
+        pool("MaxPool", "x", "b"),
+        node("Neg", "b", "r"),
+        node("Exp", "b", "s"),
+        node("If", "c", "y", then_branch=then, else_branch=other),
+    ]
+    made = model(nodes, X_IN, Y_OUT, initializer=[tensor("zero", 0), tensor("w", 3)])
+    assert_equals_onnxruntime(made, {"x": sign * np.abs(X) + sign}, 2)
+
+
+def test_pooling_inside_control_flow_stays_with_onnxruntime() -> None:
+    inner = branch("then", pool("MaxPool", "x", "o"), output="o")
+    other = branch("else", pool("AveragePool", "x", "o2"), output="o2")
+    made = model([node("If", "c", "y", then_branch=inner, else_branch=other)], X_IN, Y_OUT)
+    made.graph.initializer.append(tensor("c", True, bool))
+    session = assert_equals_onnxruntime(made, {"x": X}, 1)
+    assert session.pooling_nodes == []
+
+
+def test_functions_are_inlined() -> None:
+    function = helper.make_function(
+        "own",
+        "block",
+        ["x"],
+        ["y"],
+        [node("Relu", "x", "a"), pool("MaxPool", "a", "y")],
+        [helper.make_opsetid("", 13)],
+    )
+    made = model([node("block", "x", "y", domain="own")], X_IN, Y_OUT)
+    made.functions.append(function)
+    made.opset_import.append(helper.make_opsetid("own", 1))
+    session = assert_equals_onnxruntime(made, {"x": X}, 1)
+    assert len(session.pooling_nodes) == 1
+    assert len(made.functions) == 1  # the model that was given stays what it was
+
+
+def test_operators_of_onnxruntime_may_stand_between() -> None:
+    nodes = [
+        node("Gelu", "x", "a", domain="com.microsoft"),
+        pool("MaxPool", "a", "b"),
+        node("Gelu", "b", "y", domain="com.microsoft"),
+    ]
+    assert_equals_onnxruntime(model(nodes, X_IN, Y_OUT), {"x": X}, 2)
+
+
+def test_unused_nodes_and_outputs_do_no_harm() -> None:
+    nodes = [
+        node("Relu", "x", "a"),
+        node("Exp", "a", "unused"),
+        pool("MaxPool", "a", "y i"),
+    ]
+    assert_equals_onnxruntime(model(nodes, X_IN, Y_OUT), {"x": X}, 1)
+
+
+def test_shapes_that_the_model_declares_wrongly_do_no_harm() -> None:
+    """onnx infers 6 outputs for VALID with ceil_mode where the rule gives 5."""
+    window = {"kernel_shape": [2], "strides": [2], "auto_pad": "VALID", "ceil_mode": 1}
+    nodes = [helper.make_node("MaxPool", ["x"], ["a"], **window), node("Neg", "a", "y")]
+    made = model(nodes, [value("x", shape=[1, 1, 11])], [value("y", shape=[1, 1, None])])
+    made = onnx.shape_inference.infer_shapes(made)
+    assert made.graph.value_info[0].type.tensor_type.shape.dim[2].dim_value == 6
+    x = np.arange(11, dtype=np.float32).reshape(1, 1, 11)
+    (y,) = Session(made, device="cpu").run(None, {"x": x})
+    assert y.tolist() == [[[-1, -3, -5, -7, -9]]]
+
+
+def test_bfloat16_crosses_between_the_two() -> None:
+    nodes = [
+        node("Cast", "x", "a", to=BFLOAT16),
+        pool("AveragePool", "a", "b"),
+        node("Cast", "b", "c", to=FLOAT),
+        node("Neg", "c", "d"),
+        node("Cast", "d", "y", to=BFLOAT16),
+    ]
+    made = model(nodes, X_IN, [value("y", BFLOAT16)], opset=22)
+    (y,) = Session(made, device="cpu").run(None, {"x": X})
+    x = X.astype(ml_dtypes.bfloat16)
+    np.testing.assert_array_equal(y, -gpupool.average_pool(x, 2, strides=2), strict=True)
+
+
+def test_bfloat16_goes_in_and_comes_out() -> None:
+    nodes = [node("Identity", "x", "a"), pool("MaxPool", "a", "b"), node("Identity", "b", "y")]
+    made = model(nodes, [value("x", BFLOAT16)], [value("y", BFLOAT16)], opset=22)
+    x = X.astype(ml_dtypes.bfloat16)
+    session = Session(made, device="cpu")
+    (y,) = session.run(None, {"x": x})
+    np.testing.assert_array_equal(y, gpupool.max_pool(x, 2, strides=2), strict=True)
+    assert session.bfloat16_names == ["x"]
+
+
+# Like InferenceSession
+
+
+SIMPLE = model(
+    [node("Relu", "x", "a"), pool("MaxPool", "a", "y", name="top"), node("Neg", "y", "z")],
+    X_IN,
+    [value("y"), value("z")],
+)
+
+
+def test_outputs_are_chosen_by_name_and_order() -> None:
+    session = Session(SIMPLE, device="cpu")
+    assert (session.input_names, session.output_names) == (["x"], ["y", "z"])
+    y, z = session.run(None, {"x": X})
+    z_first = session.run(["z", "y"], {"x": X})
+    np.testing.assert_array_equal(z_first[0], z)
+    np.testing.assert_array_equal(z_first[1], y)
+    assert len(session.run(["z"], {"x": X})) == 1
+
+
+@pytest.mark.parametrize("form", [str, Path, "bytes", "proto"])
+def test_a_model_is_a_path_bytes_or_a_proto(tmp_path: Path, form: Any) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(SIMPLE.SerializeToString())
+    source = {"bytes": path.read_bytes(), "proto": SIMPLE}.get(form) or form(path)
+    assert Session(source, device="cpu").run(["y"], {"x": X})[0].shape == (1, 2, 4, 4)
+
+
+def test_onnxruntime_gets_its_options() -> None:
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = Session(
+        SIMPLE, device="cpu", sess_options=options, providers=["CPUExecutionProvider"]
+    )
+    run_options = onnxruntime.RunOptions()
+    run_options.log_severity_level = 3
+    assert session.run(["z"], {"x": X}, run_options)[0].max() <= 0
+
+
+@pytest.mark.parametrize(
+    ("names", "feeds", "error", "message"),
+    [
+        (None, {}, GpupoolValueError, "the model needs input 'x'"),
+        (None, {"x": X, "b": X}, GpupoolValueError, "input 'b' is not one of x"),
+        (["q"], {"x": X}, GpupoolValueError, "output 'q' is not one of y, z"),
+        (None, {"x": X.astype(int)}, GpupoolTypeError, "input 'x' has dtype int64.*float32"),
+        (None, {"x": X[:, :1]}, GpupoolError, "onnxruntime failed in segment 0: .*INVALID_ARG"),
+        (None, {"x": X[..., :1]}, GpupoolValueError, r"node top \(MaxPool\): the window is larger"),
+    ],
+)
+def test_refuses(names: Any, feeds: Any, error: type[GpupoolError], message: str) -> None:
+    with pytest.raises(error, match=message):
+        Session(SIMPLE, device="cpu").run(names, feeds)
+
+
+@pytest.mark.skipif(gpupool.gpu_available(), reason="there is a GPU")
+def test_gpu_without_one_says_why() -> None:
+    assert not Session(SIMPLE).on_gpu
+    with pytest.raises(GpupoolError, match="device = 'gpu': "):
+        Session(SIMPLE, device="gpu")
+
+
+# Profiles and comparisons
+
+
+def test_profile_has_a_row_for_each_pooling_node() -> None:
+    profile = Session(SIMPLE, device="cpu").profile(["z"], {"x": X})
+    (row,) = profile.rows
+    assert (row.node.name, row.node.op) == ("top", "MaxPool")
+    assert row.node.attributes == {"kernel_shape": [2, 2], "strides": [2, 2]}
+    assert (row.shape, row.out_shape) == ((1, 2, 8, 8), (1, 2, 4, 4))
+    assert row.nbytes == 4 * 2 * (64 + 16)
+    assert 0 < row.seconds < profile.seconds
+    assert len(profile.outputs) == 1
+
+
+def test_compare_gives_the_largest_difference_of_each_output() -> None:
+    session = Session(SIMPLE, device="cpu")
+    y, z = session.run(None, {"x": X})
+    assert [found.largest for found in session.compare([y, z], {"x": X})] == [0, 0]
+    z[0, 0, 0, 0] += 0.5
+    y[0, 0, 0, 0] = np.nan
+    found_y, found_z = session.compare([y, z], {"x": X})
+    assert (found_y.name, found_y.shape, found_y.largest) == ("y", (1, 2, 4, 4), np.inf)
+    assert found_z.largest == 0.5
+    assert found_z.magnitude == X.max()
+    with pytest.raises(GpupoolError, match=r"output 'y' is float32 \(1, 2, 2, 4\), onnx"):
+        session.compare([y[:, :, :2], z], {"x": X})
+
+
+def test_compare_takes_booleans_and_nan() -> None:
+    nodes = [pool("MaxPool", "x", "y"), node("Greater", "y zero", "z")]
+    made = model(nodes, X_IN, [value("y"), value("z", TensorProto.BOOL)])
+    made.graph.initializer.append(tensor("zero", 0))
+    x = X.copy()
+    x[0, 0, 0, 0] = np.nan
+    session = Session(made, device="cpu")
+    y, z = session.run(None, {"x": x})
+    assert [found.largest for found in session.compare([y, ~z], {"x": x})][1] == 1
+
+
+# Bad models
+
+
+def test_what_is_not_onnx_is_named(tmp_path: Path) -> None:
+    for text in (b"", b"hello", b"\x08\x07", SIMPLE.SerializeToString()[:100]):
+        path = tmp_path / "model.onnx"
+        path.write_bytes(text)
+        with pytest.raises(GpupoolValueError, match=r"model\.onnx: not an ONNX model: "):
+            Session(path)
+    with pytest.raises(FileNotFoundError):
+        Session(tmp_path / "missing.onnx")
+
+
+def external(tmp_path: Path, location: str, length: int = 4) -> Path:
+    made = model([node("Mul", "x w", "a"), pool("MaxPool", "a", "y")], X_IN, Y_OUT)
+    weight = made.graph.initializer.add(name="w", data_type=FLOAT)
+    weight.data_location = TensorProto.EXTERNAL
+    for key, text in (("location", location), ("length", str(length))):
+        weight.external_data.add(key=key, value=text)
+    folder = tmp_path / "models"
+    folder.mkdir()
+    (folder / "weights.bin").write_bytes(np.float32(2).tobytes())
+    (tmp_path / "secret.bin").write_bytes(b"abcd")
+    (folder / "model.onnx").write_bytes(made.SerializeToString())
+    return folder / "model.onnx"
+
+
+def test_external_data_in_the_folder_is_read(tmp_path: Path) -> None:
+    path = external(tmp_path, "weights.bin")
+    (y,) = Session(path, device="cpu").run(None, {"x": X})
+    np.testing.assert_array_equal(y, gpupool.max_pool(2 * X, 2, strides=2))
+
+
+@pytest.mark.parametrize("location", ["../secret.bin", "missing.bin", "", "link.bin"])
+def test_external_data_elsewhere_is_refused(tmp_path: Path, location: str) -> None:
+    path = external(tmp_path, location)
+    (path.parent / "link.bin").symlink_to(tmp_path / "secret.bin")
+    with pytest.raises(GpupoolValueError, match=rf"model\.onnx: tensor w is in '{location}'"):
+        Session(path)
+
+
+def test_external_data_at_an_absolute_path_is_refused(tmp_path: Path) -> None:
+    path = external(tmp_path, str(tmp_path / "secret.bin"))
+    with pytest.raises(GpupoolValueError, match=r"tensor w is in .*secret\.bin"):
+        Session(path)
+
+
+def test_external_data_needs_a_path(tmp_path: Path) -> None:
+    path = external(tmp_path, "weights.bin")
+    with pytest.raises(GpupoolValueError, match="keeps tensors in other files: give its path"):
+        Session(path.read_bytes())
+
+
+def test_bytes_above_the_ceiling_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = external(tmp_path, "weights.bin")
+    size = path.stat().st_size
+    monkeypatch.setenv("GPUPOOL_MAX_BYTES", str(size + 3))
+    with pytest.raises(GpupoolMemoryError, match=f"with its external data needs {size + 4} bytes"):
+        Session(path)
+    monkeypatch.setenv("GPUPOOL_MAX_BYTES", str(size - 1))
+    with pytest.raises(GpupoolMemoryError, match=rf"model\.onnx needs {size} bytes, above GPUPOOL"):
+        Session(path)
+    monkeypatch.setenv("GPUPOOL_MAX_BYTES", "1")
+    with pytest.raises(GpupoolMemoryError, match="the model needs"):
+        Session(SIMPLE)
+
+
+def test_a_file_beyond_protobuf_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    with path.open("wb") as file:
+        file.truncate(2**31)
+    with pytest.raises(GpupoolValueError, match=f"{2**31} bytes, above the {2**31 - 1} of proto"):
+        Session(path)
+
+
+def test_a_huge_graph_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "MAX_NODES", 4)
+    inner = branch("then", node("Neg", "x", "o"), node("Neg", "x", "p"), output="o")
+    other = branch("else", node("Neg", "x", "o2"), output="o2")
+    made = model([node("If", "c", "y", then_branch=inner, else_branch=other)], X_IN, Y_OUT)
+    made.graph.initializer.append(tensor("c", True, bool))
+    Session(made)
+    monkeypatch.setattr(models, "MAX_NODES", 3)
+    with pytest.raises(GpupoolValueError, match="the model has 4 nodes, above the 3 allowed"):
+        Session(made)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        ([node("Foo", "x", "y", name="bad")], "node bad: ONNX has no operator Foo at opset 13"),
+        ([node("Foo", "x", "y", domain="zz")], "onnxruntime refuses segment 0: .*Foo"),
+        ([pool("MaxPool", "x", "y", p=2)], "p: MaxPool has no such attribute"),
+        ([node("Neg", "q", "y")], r"node giving y \(Neg\) reads 'q', which nothing before it"),
+        ([node("Neg", "x", "y"), node("Abs", "x", "y")], r"\(Abs\) gives 'y', which exists"),
+        ([node("Neg", "x", "q")], "output 'y' is given by no node"),
+    ],
+)
+def test_a_bad_graph_is_refused(nodes: Any, message: str) -> None:
+    with pytest.raises(GpupoolValueError, match=message):
+        Session(model(nodes, X_IN, Y_OUT))
+
+
+def test_a_model_without_its_opset_is_refused() -> None:
+    made = model([pool("MaxPool", "x", "y")], X_IN, Y_OUT)
+    del made.opset_import[:]
+    with pytest.raises(GpupoolValueError, match="imports no version of ONNX's own operators"):
+        Session(made)
+
+
+def test_what_is_no_tensor_cannot_cross() -> None:
+    nodes = [
+        node("SequenceConstruct", "x", "sequence"),
+        pool("MaxPool", "x", "a"),
+        node("ConcatFromSequence", "sequence", "b", axis=1),
+        node("SequenceInsert", "sequence a", "longer"),
+        node("SequenceAt", "longer zero", "y"),
+    ]
+    made = model(nodes, X_IN, Y_OUT, initializer=[tensor("zero", 0, np.int64)])
+    with pytest.raises(GpupoolValueError, match=r"'sequence' is a seq\(tensor\(float\)\), which"):
+        Session(made)
