@@ -11,12 +11,9 @@ from __future__ import annotations
 import argparse
 import random
 import sys
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
-from importlib.util import find_spec
+from dataclasses import dataclass
 from math import log, prod
 from typing import Any
 
@@ -24,84 +21,16 @@ import ml_dtypes
 import numpy as np
 
 import gpupool
+from gpupool import peers
 from gpupool.dtypes import find
+from gpupool.peers import Case, Outputs, Peer, RefusedError, model
 from gpupool.problem import PoolProblem, resolve
+from gpupool.tolerance import gamma
 from tests import tolerance
 
 Array = np.ndarray[Any, Any]
-Outputs = tuple[Array, ...]
 Draw = Callable[[int, int], int]
 """Gives an integer between two bounds, both included: Hypothesis' or Python's own generator."""
-
-OPSET = 21
-"""The newest for which onnxruntime has all nine operators; the numbers are those of any other."""
-
-
-@dataclass(frozen=True)
-class Case:
-    """One ONNX node with its inputs."""
-
-    op: str
-    inputs: Outputs
-    attributes: Mapping[str, Any] = field(default_factory=dict)
-    outputs: int = 1
-    opset: int | None = None
-
-    @property
-    def x(self) -> Array:
-        return self.inputs[0]
-
-    @property
-    def spatial(self) -> tuple[int, ...]:
-        return tuple(self.x.shape[2:])
-
-    def attribute(self, name: str, default: int) -> tuple[int, ...]:
-        return tuple(self.attributes.get(name, [default] * len(self.spatial)))
-
-    @property
-    def auto_pad(self) -> str:
-        return str(self.attributes.get("auto_pad", "NOTSET"))
-
-    @property
-    def ceil_mode(self) -> bool:
-        return bool(self.attributes.get("ceil_mode", 0))
-
-    @property
-    def kernel(self) -> tuple[int, ...]:
-        return tuple(self.attributes.get("kernel_shape", self.spatial))
-
-    @property
-    def pads(self) -> tuple[int, ...]:
-        return tuple(self.attributes.get("pads", (0,) * 2 * len(self.spatial)))
-
-    @property
-    def extents(self) -> tuple[int, ...]:
-        dilations = self.attribute("dilations", 1)
-        return tuple((k - 1) * d + 1 for k, d in zip(self.kernel, dilations, strict=True))
-
-    def __str__(self) -> str:
-        inputs = ", ".join(f"{x.dtype}{list(x.shape)}" for x in self.inputs)
-        return f"{self.op}({inputs}, {dict(self.attributes)}, outputs={self.outputs})"
-
-
-class RefusedError(Exception):
-    """The peer does not compute this case."""
-
-
-class Peer(ABC):
-    """An implementation of ONNX's pooling operators."""
-
-    name: str
-    dtypes: Mapping[str, tuple[str, ...]]
-    """The operators that are compared at random, each with its dtypes."""
-
-    @abstractmethod
-    def run(self, case: Case) -> Outputs:
-        """Return the outputs or raise RefusedError."""
-
-    def adapt(self, case: Case) -> Case:
-        """Return the case with what the peer has no argument for left out."""
-        return case
 
 
 class Gpupool(Peer):
@@ -144,78 +73,6 @@ class Gpupool(Peer):
         return tuple(map(self.numpy, results))
 
 
-def model(case: Case) -> Any:
-    """Return the case's node as an ONNX model for inputs of any shape."""
-    return _model(*_node(case))
-
-
-def _node(case: Case) -> tuple[Any, ...]:
-    dtypes = tuple(x.dtype.name for x in case.inputs)
-    attributes = tuple(
-        (k, tuple(v) if isinstance(v, list) else v) for k, v in case.attributes.items()
-    )
-    return case.op, dtypes, attributes, case.outputs, case.opset or OPSET
-
-
-def _model(
-    op: str, dtypes: Sequence[str], attributes: Sequence[tuple[str, Any]], outputs: int, opset: int
-) -> Any:
-    from onnx import helper
-
-    def value(name: str, dtype: str) -> Any:
-        element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-        return helper.make_tensor_value_info(name, element, None)
-
-    inputs = [value(f"input{i}", dtype) for i, dtype in enumerate(dtypes)]
-    results = [value("y", dtypes[0]), value("indices", "int64")][:outputs]
-    node = helper.make_node(
-        op, [i.name for i in inputs], [o.name for o in results], **dict(attributes)
-    )
-    return helper.make_model(
-        helper.make_graph([node], "one_node", inputs, results),
-        opset_imports=[helper.make_opsetid("", opset)],
-        ir_version=10,
-    )
-
-
-class OnnxRuntime(Peer):
-    """onnxruntime on one CPU thread; sessions are kept, for cases that differ in shape only."""
-
-    name = "onnxruntime"
-    dtypes: Mapping[str, tuple[str, ...]] = {
-        "MaxPool": ("float32", "float64", "int8", "uint8"),
-        "AveragePool": ("float32",),
-        "LpPool": ("float32",),
-        "GlobalMaxPool": ("float32",),
-        "GlobalAveragePool": ("float32",),
-        "GlobalLpPool": ("float32",),
-        "MaxUnpool": ("float32",),
-        "MaxRoiPool": ("float32",),
-        "RoiAlign": ("float32", "float64"),
-    }
-
-    def run(self, case: Case) -> Outputs:
-        inputs = {f"input{i}": x for i, x in enumerate(case.inputs)}
-        try:
-            return tuple(self._session(*_node(case)).run(None, inputs))
-        except Exception as error:
-            if type(error).__module__.partition(".")[0] != "onnxruntime":
-                raise
-            raise RefusedError(str(error)) from error
-
-    @staticmethod
-    @lru_cache(maxsize=256)
-    def _session(*node: Any) -> Any:
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
-        onnxruntime.set_default_logger_severity(4)  # a refusal is an outcome, not a message
-        return onnxruntime.InferenceSession(
-            _model(*node).SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
-
-
 class OnnxReference(Peer):
     """onnx.reference: no oracle, and here only so that its differences are on record."""
 
@@ -229,86 +86,8 @@ class OnnxReference(Peer):
         return tuple(ReferenceEvaluator(model(case)).run(None, inputs))
 
 
-class Torch(Peer):
-    """torch.nn.functional on one CPU thread."""
-
-    name = "torch"
-    dtypes: Mapping[str, tuple[str, ...]] = {
-        "MaxPool": ("float64", "float32", "float16", "bfloat16"),
-        "AveragePool": ("float64", "float32"),
-        "LpPool": ("float64", "float32"),
-    }
-    keeps: Mapping[str, tuple[str, ...]] = {
-        "MaxPool": ("kernel_shape", "strides", "pads", "dilations", "ceil_mode"),
-        "AveragePool": ("kernel_shape", "strides", "pads", "ceil_mode", "count_include_pad"),
-        "LpPool": ("kernel_shape", "strides", "ceil_mode", "p"),
-    }
-
-    @cached_property
-    def functional(self) -> Any:
-        import torch
-
-        torch.set_num_threads(1)
-        return torch.nn.functional
-
-    def adapt(self, case: Case) -> Case:
-        """One pad for both ends, of at most half the kernel; no |x| for an odd p."""
-        kept = {k: v for k, v in case.attributes.items() if k in self.keeps[case.op]}
-        inputs = (np.abs(case.x),) if kept.get("p", 2) % 2 else case.inputs
-        if "pads" in kept:
-            begins = [min(p, k // 2) for p, k in zip(case.pads, case.kernel, strict=False)]
-            kept["pads"] = begins * 2
-        return Case(case.op, inputs, kept, case.outputs)
-
-    def run(self, case: Case) -> Outputs:
-        axes = len(case.spatial)
-        window = {"kernel_size": case.kernel, "stride": case.attribute("strides", 1)}
-        if case.op != "LpPool":
-            window["padding"] = case.pads[:axes]
-        x, ceil = self._tensor(case.x), case.ceil_mode
-        try:
-            if case.op == "LpPool":
-                pool = getattr(self.functional, f"lp_pool{axes}d")
-                if axes == 1:  # which alone takes no tuples
-                    window = {name: value[0] for name, value in window.items()}
-                return (pool(x, case.attributes.get("p", 2), **window, ceil_mode=ceil).numpy(),)
-            if case.op == "AveragePool":
-                pool = getattr(self.functional, f"avg_pool{axes}d")
-                include = bool(case.attributes.get("count_include_pad", 0))
-                return (pool(x, **window, ceil_mode=ceil, count_include_pad=include).numpy(),)
-            pool = getattr(self.functional, f"max_pool{axes}d")
-            window["dilation"] = case.attribute("dilations", 1)
-            y, indices = pool(x, **window, ceil_mode=ceil, return_indices=True)
-        except RuntimeError as error:
-            raise RefusedError(str(error)) from error
-        return (self._array(y, case.x.dtype), self._flat(case, indices.numpy()))[: case.outputs]
-
-    def _tensor(self, x: Array) -> Any:
-        import torch
-
-        if x.dtype == ml_dtypes.bfloat16:
-            return torch.from_numpy(x.view(np.int16)).view(torch.bfloat16)
-        return torch.from_numpy(x)
-
-    def _array(self, y: Any, dtype: np.dtype[Any]) -> Array:
-        if dtype == ml_dtypes.bfloat16:
-            return y.view(self._tensor(np.zeros(0, np.int16)).dtype).numpy().view(dtype)
-        return y.numpy()
-
-    def _flat(self, case: Case, indices: Array) -> Array:
-        """Add the plane's offset: torch counts positions in each plane anew."""
-        planes = np.arange(prod(case.x.shape[:2])) * prod(case.spatial)
-        return indices + planes.reshape(*case.x.shape[:2], *(1,) * len(case.spatial))
-
-
 ours = Gpupool()
-PEERS: Mapping[str, Peer] = {peer.name: peer for peer in (OnnxRuntime(), Torch(), OnnxReference())}
-
-
-def missing(peer: Peer) -> str | None:
-    """Return why a peer cannot be asked, None where it can."""
-    package = peer.name.partition(" ")[0]
-    return None if find_spec(package) else f"{package} is not installed"
+PEERS: Mapping[str, Peer] = {**peers.PEERS, OnnxReference.name: OnnxReference()}
 
 
 # Random cases
@@ -466,9 +245,9 @@ def _bound(case: Case, y: Array) -> Any:
     taps = prod(min(k, size) for k, size in zip(case.kernel, case.spatial, strict=True))
     if case.op.endswith("AveragePool"):
         magnitudes = Case(case.op, (np.abs(case.x.astype(np.float64)),), case.attributes)
-        return 2 * float(tolerance.gamma(taps + 1, u)) * ours.run(magnitudes)[0]
+        return 2 * float(gamma(taps + 1, u)) * ours.run(magnitudes)[0]
     if case.op.endswith("LpPool"):
-        inside = float(tolerance.gamma(taps + 2, u)) / case.attributes.get("p", 2)
+        inside = float(gamma(taps + 2, u)) / case.attributes.get("p", 2)
         return 2 * y.astype(np.float64) * (inside + float(u) * (2 + np.abs(np.log(y))))
     corners = case.inputs[1] * case.attributes.get("spatial_scale", 1.0)
     reach = float(np.abs(corners).max(initial=0)) + max(case.spatial) + 1

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpupool.peers import OnnxRuntime, missing
+from gpupool.tolerance import gamma
 from tests import peers, tolerance
 
 RANDOM = [
@@ -20,7 +22,7 @@ RANDOM = [
 
 
 def require(peer: peers.Peer) -> None:
-    reason = peers.missing(peer)
+    reason = missing(peer)
     if reason:
         pytest.skip(f"{peer.name} is an optional peer: {reason}")
 
@@ -85,9 +87,9 @@ def test_command_reports_what_differs(
     def negated(self: Any, case: peers.Case) -> peers.Outputs:
         return tuple(-y for y in run(self, case))
 
-    run = peers.OnnxRuntime.run
-    monkeypatch.setattr(peers.OnnxRuntime, "run", negated)
-    monkeypatch.setattr(peers.OnnxRuntime, "dtypes", {"MaxPool": ("float64",)})
+    run = OnnxRuntime.run
+    monkeypatch.setattr(OnnxRuntime, "run", negated)
+    monkeypatch.setattr(OnnxRuntime, "dtypes", {"MaxPool": ("float64",)})
     assert peers.main(["--n", "20"]) == 1
     assert "differs: MaxPool(float64[" in capsys.readouterr().out
 
@@ -109,7 +111,7 @@ def test_sums_are_compared_within_their_bound() -> None:
     x = np.full((1, 1, 4), 3, np.float32)
     case = peers.Case("AveragePool", (x,), {"kernel_shape": [4]})
     mean = np.full((1, 1, 1), 3, np.float32)
-    bound = 2 * float(tolerance.gamma(5, tolerance.unit(x.dtype))) * 3
+    bound = 2 * float(gamma(5, tolerance.unit(x.dtype))) * 3
     within, beyond = np.float32(0.9 * bound), np.float32(1.5 * bound)
     assert peers.difference(case, (mean,), (mean + within,)) is None
     assert peers.difference(case, (mean,), (mean + beyond,))

@@ -1,9 +1,7 @@
-"""How far a result may be from the exact number, from the analysis of rounding errors.
+"""How far a result may be from the exact number, in exact arithmetic and element by element.
 
-With u the unit roundoff of the accumulator (2**-24 for float32), n additions in any order have a
-relative error of at most ``gamma(n, u) = n u / (1 - n u)`` of the sum of magnitudes (Higham,
-Accuracy and Stability of Numerical Algorithms, section 4.2). The result is rounded to its dtype
-once, which adds half a unit in the last place. Maxima are elements of x and have no error at all.
+The bounds themselves are those of gpupool.tolerance; the result is rounded to its dtype once, which
+adds half a unit in the last place. Maxima are elements of x and have no error at all.
 """
 
 from __future__ import annotations
@@ -16,10 +14,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from gpupool import tolerance
+from gpupool.tolerance import of_mean
 from tests.reference import Real
-
-POWER_ULPS = 4
-"""The error of a library's pow in units in the last place (CUDA's powf: 4, glibc's: 1)."""
 
 
 @cache
@@ -42,10 +39,6 @@ def least_subnormal(dtype: np.dtype[Any]) -> Fraction:
 @cache
 def greatest(dtype: np.dtype[Any]) -> Fraction:
     return Fraction(float(ml_dtypes.finfo(dtype).max))
-
-
-def gamma(terms: int, u: Fraction) -> Fraction:
-    return terms * u / (1 - terms * u)
 
 
 def ulp(value: Fraction, dtype: np.dtype[Any]) -> Fraction:
@@ -79,36 +72,24 @@ def allowed(y: float, exact: Fraction | float, error: Fraction, dtype: np.dtype[
 
 
 def of_sum(real: Real, dtype: np.dtype[Any]) -> Fraction:
-    """Bound a mean: the additions, the conversion of the divisor, the division."""
     kind = accumulator(dtype)
-    return gamma(real.taps + 2, unit(kind)) * real.magnitude + least_subnormal(kind)
+    return of_mean(real.taps, unit(kind)) * real.magnitude + least_subnormal(kind)
 
 
 def of_norm(real: Real, dtype: np.dtype[Any], p: float) -> Fraction:
-    """Bound a norm: powers and additions, whose relative error the root divides by p, the root.
-
-    Rounding p to the accumulator's type changes |x| ** p by a factor of |x| ** (p * u).
-    """
+    """Rounding p to the accumulator's type changes |x| ** p by a factor of |x| ** (p * u)."""
     kind = accumulator(dtype)
     u = unit(kind)
-    inside = gamma(real.taps + 2 * POWER_ULPS, u) / Fraction(p)
-    root = gamma(2 * POWER_ULPS, u)
-    slip = Fraction(0)
+    relative = tolerance.of_norm(real.taps, Fraction(p), u)
     if real.largest and float(kind.type(p)) != float(p):
-        slip = u * Fraction(max(abs(math.log(real.largest)), abs(math.log(real.smallest))))
-    return (inside + root + slip) * real.magnitude + least_subnormal(kind)
+        relative += u * Fraction(max(abs(math.log(real.largest)), abs(math.log(real.smallest))))
+    return relative * real.magnitude + least_subnormal(kind)
 
 
 def of_samples(real: Real, dtype: np.dtype[Any], reach: float) -> Fraction:
-    """Bound a RoiAlign bin: coordinates of up to ``reach``, four weights a sample, the mean.
-
-    A coordinate that is off by eight roundings moves a sample by that much times the slope, which
-    is at most twice the greatest magnitude, on two axes.
-    """
     kind = accumulator(dtype)
-    u = unit(kind)
-    moved = 8 * u * Fraction(reach) * 4
-    return (gamma(real.taps + 8, u) + moved) * real.magnitude + least_subnormal(kind)
+    relative = tolerance.of_samples(real.taps, Fraction(reach), unit(kind))
+    return relative * real.magnitude + least_subnormal(kind)
 
 
 def assert_real(
