@@ -59,11 +59,24 @@ def on_gpu(device: Device, asked: Sequence[str]) -> Mode:
     )
 
 
+def checks(device: Device) -> Mode:
+    """Return the mode that only compares with the oracle."""
+    return Mode(
+        "check",
+        "checking",
+        gpu.CHECK_HEAD,
+        gpu.check_cells,
+        gpu.summary,
+        partial(gpu.check, device=device),
+    )
+
+
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--static", action="store_true", help="count instructions; needs no GPU")
     mode.add_argument("--cpu", action="store_true", help="time the oracle beside its peers")
+    mode.add_argument("--check", action="store_true", help="compare with the oracle on a GPU")
     mode.add_argument("--host", action="store_true", help="time the host's work of a call on a GPU")
     mode.add_argument("--readme", metavar="FILE.md", type=Path, help="write its marked section")
     parser.add_argument("--cases", metavar="FILE.json", type=Path, help="instead of the list")
@@ -111,6 +124,8 @@ def run(args: argparse.Namespace, device: Callable[[], Device] = Cuda) -> int:
         mode = CPU
         cpu.pin()
         cases = cpu.twins(cases)
+    elif args.check:
+        mode = checks(device())
     else:
         mode = on_gpu(device(), words(args.peers))
     result = measured(mode, cases, args.json)

@@ -80,35 +80,49 @@ class Buffers:
 
 def measure(case: Case, device: Device, chosen: Sequence[Peer]) -> dict[str, Any]:
     """Return the row of one case: checked, timed, and beside its peers."""
-    x = case.input(seed=int(time.time()))
-    row: dict[str, Any] = {
-        "id": case.id, "title": case.title, "op": case.op, "dtype": case.dtype,
-        "window": case.window_text, "shape": list(case.shape), "latency": case.latency,
-        "least_bytes": case.least_bytes, "goal": case.goal_copy, "goal_torch": case.goal_torch,
-    }  # fmt: skip
+    row, x, planned = checked(case, device)
+    if row["wrong"]:
+        return row
     buffers = Buffers.of(case, device, x)
-    planned = gpupool.plan(case.op, case.shape, case.dtype, **case.arguments)
-    row["kernel"] = [repr(launch) for launch in planned.plan.launches]
 
     def call(source: Any, into: tuple[Any, ...]) -> Call:
         out = into if len(into) > 1 else into[0]
         return lambda: planned(source, out=out)
 
     calls = [call(*each) for each in zip(buffers.inputs, buffers.outputs, strict=True)]
-    with device.stream():
-        calls[0]()
-    row["wrong"] = wrong(case, x, [device.get(y) for y in buffers.outputs[0]])
-    if row["wrong"]:
-        return row
     ours = timing(device, device.record(calls), len(calls))
     copy = copied(device, case.least_bytes // 2 if case.latency else LARGE_COPY)
     moved = case.least_bytes / ours.seconds
-    row |= {
+    return row | {
         "us": ours.seconds * 1e6, "spread": ours.spread, "repeats": ours.repeats,
         "gb_s": moved / 1e9, "copy_gb_s": copy / 1e9, "copy_share": moved / copy,
         "peers": {peer.name: beside(peer, case, device, buffers, ours) for peer in chosen},
     }  # fmt: skip
-    return row
+
+
+def check(case: Case, device: Device) -> dict[str, Any]:
+    """Return the row of a case that is compared with the oracle and not timed."""
+    return checked(case, device)[0]
+
+
+def checked(
+    case: Case, device: Device
+) -> tuple[dict[str, Any], np.ndarray[Any, Any], gpupool.ops.PlannedCall]:
+    """Compute a case on fresh random data and compare it with the oracle."""
+    x = case.input(seed=time.time_ns())
+    planned = gpupool.plan(case.op, case.shape, case.dtype, **case.arguments)
+    outputs = tuple(device.empty(o.shape, o.dtype) for o in case.problem.outputs)
+    source = device.put(x)
+    with device.stream():
+        planned(source, out=outputs if len(outputs) > 1 else outputs[0])
+    row: dict[str, Any] = {
+        "id": case.id, "title": case.title, "op": case.op, "dtype": case.dtype,
+        "window": case.window_text, "shape": list(case.shape), "latency": case.latency,
+        "least_bytes": case.least_bytes, "goal": case.goal_copy, "goal_torch": case.goal_torch,
+        "kernel": [repr(launch) for launch in planned.plan.launches],
+        "wrong": wrong(case, x, [device.get(y) for y in outputs]), "peers": {},
+    }  # fmt: skip
+    return row, x, planned
 
 
 def wrong(case: Case, x: np.ndarray[Any, Any], results: Sequence[np.ndarray[Any, Any]]) -> str:
@@ -344,7 +358,8 @@ def summary(rows: Sequence[dict[str, Any]]) -> str:
     """Return the overall figures in one line."""
     right = [row for row in rows if not row["wrong"]]
     parts = [f"{len(rows)} cases, {len(rows) - len(right)} wrong"]
-    if shares := [row["copy_share"] for row in right if not row["latency"]]:
+    shares = [row["copy_share"] for row in right if "copy_share" in row and not row["latency"]]
+    if shares:
         parts.append(f"geometric mean {geometric(shares):.2f} of copy")
     names = {name for row in right for name in row["peers"]}
     for name in [peer.name for peer in PEERS if peer.name in names]:
@@ -361,3 +376,12 @@ def geometric(values: Sequence[float]) -> float:
     2.0
     """
     return float(np.exp(np.mean(np.log(values))))
+
+
+CHECK_HEAD = ("id", "case", "dtype", "window", "verdict", "kernel")
+
+
+def check_cells(row: dict[str, Any]) -> list[str]:
+    """Return the row of a case that was only checked as text."""
+    start = [row["id"], row["title"], row["dtype"], row["window"]]
+    return [*start, row["wrong"] or "agrees with the oracle", " + ".join(row["kernel"])]

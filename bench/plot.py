@@ -27,11 +27,11 @@ def save(result: dict[str, Any], path: Path) -> None:
     draw = {"static": _static, "gpu": _gpu, "cpu": _cpu}[result["mode"]]
     height = 1.6 + 0.24 * len(rows) * (2.2 if result["mode"] == "gpu" else 1)
     figure, axes = pyplot.subplots(
-        1, 2, figsize=(15, max(5.5, height)), width_ratios=(1, 1.15), layout="constrained"
+        1, 2, figsize=(15, max(5.5, height)), dpi=110, width_ratios=(1, 1.15), layout="constrained"
     )
     draw(rows, *axes)
     figure.suptitle(_title(result), fontsize=12)
-    figure.savefig(path, dpi=110)
+    figure.savefig(path)
     pyplot.close(figure)
 
 
@@ -69,17 +69,42 @@ def _bars(
     axis.set_axisbelow(True)
 
 
+def _legend(axis: Any) -> None:
+    """Explain the colours above the bars, where they cover none."""
+    axis.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=6, fontsize=8, frameon=False)
+
+
 def _goals(axis: Any, rows: Sequence[dict[str, Any]]) -> None:
     marked = [(row["goal"], i) for i, row in enumerate(rows) if row["goal"]]
     if marked:
-        axis.plot(*zip(*marked, strict=True), "|", color=GOAL, ms=11, mew=2.2, label="goal")
+        axis.plot(
+            *zip(*marked, strict=True), "|", color=GOAL, ms=11, mew=2.2, label="goal", zorder=5
+        )
 
 
 def _names(axis: Any, points: Sequence[tuple[str, float, float]]) -> None:
-    """Write names beside points, each where it hides as few others as can be."""
-    for i, (name, x, y) in enumerate(sorted(points, key=lambda point: point[1])):
-        away = ((5, 4), (5, -10), (-24, 4), (-24, -10))[i % 4]
-        axis.annotate(name, (x, y), away, textcoords="offset points", fontsize=7.5, color="#333333")
+    """Write each name at the nearest place beside its point that nothing written covers."""
+    axis.figure.canvas.draw()  # fixes what a pixel is
+    places = {name: axis.transData.transform((x, y)) for name, x, y in points}
+    taken = [(x - 4, y - 4, x + 4, y + 4) for x, y in places.values()]
+    for name, x, y in sorted(points, key=lambda point: point[1]):
+        width, height = 8.0 * len(name), 13.0
+        sides = [(6.0, -4.0), (-width - 6, -4.0)]
+        columns = [(-width / 2, sign * away) for away in range(12, 180, 12) for sign in (1, -1)]
+        px, py = places[name]
+        for dx, dy in (*sides, *columns):
+            box = (px + dx, py + dy, px + dx + width, py + dy + height)
+            if not any(_meet(box, other) for other in taken):
+                break
+        taken.append(box)
+        axis.annotate(
+            name, (x, y), (dx, dy), textcoords="offset pixels", fontsize=7, color="#333333",
+            arrowprops={"arrowstyle": "-", "color": "#bbbbbb", "lw": 0.6} if abs(dy) > 14 else None,
+        )  # fmt: skip
+
+
+def _meet(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
 def _static(rows: Sequence[dict[str, Any]], roof: Any, bars: Any) -> None:
@@ -91,25 +116,23 @@ def _static(rows: Sequence[dict[str, Any]], roof: Any, bars: Any) -> None:
     least, most = (f(x for _, x, _ in points) for f in (min, max))
     line = [min(least, BUDGET) / 2, BUDGET, max(most, BUDGET) * 2]
     roof.plot(line, [min(1.0, BUDGET / x) for x in line], color=ROOF, lw=2)
-    roof.annotate(
-        f"{BUDGET} instructions a byte:\nthe copy and the schedulers\ntake equally long",
-        (BUDGET, 1.0), (-6, -70), textcoords="offset points", fontsize=8, color=ROOF, ha="right",
-        arrowprops={"arrowstyle": "-", "color": ROOF},
+    roof.axvline(BUDGET, color=ROOF, lw=1, ls=":")
+    roof.text(
+        BUDGET * 1.15, 1.6, f"{BUDGET} instructions a byte:\nissue takes as long as the copy",
+        fontsize=8, color=ROOF,
     )  # fmt: skip
     roof.plot([x for _, x, _ in points], [y for *_, y in points], "o", color=OURS, ms=5)
-    _names(roof, points)
     roof.set(
         xscale="log", yscale="log", xlabel="thread-instructions issued for each byte moved",
-        ylabel="share of copy speed that issue allows", title="Roofline: left of the knee is right",
+        ylabel="share of copy speed that issue allows", title="Roofline", ylim=(None, 4),
     )  # fmt: skip
+    _names(roof, points)
     roof.grid(color="#eeeeee", which="both")
     _bars(bars, rows, {"allowed by issue": (OURS, [row["predicted"] for row in rows])})
     _goals(bars, rows)
     bars.axvline(1, color=ROOF, lw=1.5)
-    bars.set(
-        xlabel="predicted share of copy speed", title="Each case beside its goal", xlim=(0, 1.05)
-    )
-    bars.legend(loc="lower right", fontsize=8)
+    bars.set(xlabel="predicted share of copy speed", xlim=(0, 1.05))
+    _legend(bars)
 
 
 def _gpu(rows: Sequence[dict[str, Any]], roof: Any, bars: Any) -> None:
@@ -126,11 +149,11 @@ def _gpu(rows: Sequence[dict[str, Any]], roof: Any, bars: Any) -> None:
         if found:
             roof.plot(*zip(*found, strict=True), "x", color=colour, ms=5, label=name)
     roof.plot([x for _, x, _ in points], [y for *_, y in points], "o", color=OURS, label="gpupool")
-    _names(roof, points)
     roof.set(
         xscale="log", yscale="log", xlabel="least bytes of the case (MB)",
         ylabel="least bytes over time (GB/s)", title="Roofline: the copy is the roof",
     )  # fmt: skip
+    _names(roof, points)
     roof.grid(color="#eeeeee", which="both")
     roof.legend(loc="lower right", fontsize=8)
 
@@ -143,8 +166,8 @@ def _gpu(rows: Sequence[dict[str, Any]], roof: Any, bars: Any) -> None:
     _bars(bars, rows, {n: g for n, g in groups.items() if any(v is not None for v in g[1])})
     _goals(bars, rows)
     bars.axvline(1, color=ROOF, lw=1.5)
-    bars.set(xlabel="share of copy speed", title="Each case beside its peers and its goal")
-    bars.legend(loc="lower right", fontsize=8)
+    bars.set(xlabel="share of copy speed")
+    _legend(bars)
 
 
 def _cpu(rows: Sequence[dict[str, Any]], times: Any, ratios: Any) -> None:
@@ -153,8 +176,8 @@ def _cpu(rows: Sequence[dict[str, Any]], times: Any, ratios: Any) -> None:
     keys = {"oracle": "ms", "onnxruntime": "onnxruntime_ms", "torch": "torch_ms"}
     colours = dict(zip(keys, (OURS, *PEERS), strict=False))
     _bars(times, rows, {n: (colours[n], [row[key] for row in rows]) for n, key in keys.items()})
-    times.set(xscale="log", xlabel="ms on one thread", title="Time")
-    times.legend(fontsize=8)
+    times.set(xscale="log", xlabel="ms on one thread")
+    _legend(times)
     found = {
         name: (colours[name], [row[f"{name}_ratio"] for row in rows])
         for name in ("onnxruntime", "torch")
@@ -163,6 +186,8 @@ def _cpu(rows: Sequence[dict[str, Any]], times: Any, ratios: Any) -> None:
     ratios.axvline(LIMIT, color=GOAL, lw=1.5, label=f"goal: {LIMIT:g}x onnxruntime")
     ratios.axvline(1, color=ROOF, lw=1.5)
     ratios.set(
-        xscale="log", xlabel="time of the oracle over the peer's", title="Ratio: left is better"
+        xscale="log",
+        xlabel="time of the oracle over the peer's (left is better)",
+        title="Ratio: left is better",
     )
-    ratios.legend(fontsize=8)
+    _legend(ratios)

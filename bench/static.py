@@ -95,7 +95,7 @@ def analyse(case: Case) -> dict[str, Any]:
     threads = [prod(launch.grid) * THREADS for launch in chosen.launches]
 
     def total(key: str) -> float:
-        return sum(row[key] * n for row, n in zip(launches, threads, strict=True)) / outputs
+        return float(sum(r[key] * n for r, n in zip(launches, threads, strict=True)) / outputs)
 
     budget = BUDGET * case.least_bytes / outputs
     issued = total("issued")

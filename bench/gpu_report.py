@@ -1,0 +1,220 @@
+"""Everything that a GPU can tell, in one call: ``python3 -m bench.gpu_report --out DIR``.
+
+Runs from a checkout without installation, in under eight minutes. Every part is a process of its
+own with its own time limit, so that one that fails or hangs loses nothing of the others: the GPU
+tests, compute-sanitizer on a few small cases, the host's overhead and first calls, and every case
+beside its peers. DIR then holds report.json, report.md and report.png.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpupool.errors import GpupoolError
+from gpupool.terminal import say
+
+ROOT = Path(__file__).resolve().parent.parent
+
+SECONDS = 465
+"""For all parts together; what one does not use is left to the next."""
+
+SMALL = (
+    {"id": "S1", "op": "max", "dtype": "float16", "shape": [2, 3, 20, 20], "kernel": 3,
+     "strides": 2, "pads": 1},
+    {"id": "S2", "op": "max", "dtype": "float32", "shape": [1, 2, 17, 19], "kernel": 3, "pads": 1,
+     "flags": ["indices"]},
+    {"id": "S3", "op": "average", "dtype": "uint8", "layout": "NHWC", "shape": [1, 16, 16, 3],
+     "kernel": 2, "strides": 2},
+    {"id": "S4", "op": "global-average", "dtype": "float32", "shape": [2, 40, 7, 7]},
+    {"id": "S5", "op": "global-max", "dtype": "float32", "shape": [1, 1, 700, 700]},
+    {"id": "S6", "op": "lp", "dtype": "float32", "shape": [1, 2, 30, 30], "kernel": 13, "pads": 6},
+    {"id": "S7", "op": "max", "dtype": "float16", "layout": "NCDHW", "shape": [1, 2, 8, 14, 14],
+     "kernel": 3, "strides": 2, "pads": 1},
+)  # fmt: skip
+"""Cases that a sanitizer gets through in seconds, one for each kind of kernel."""
+
+FIRST_CALLS = """
+import json, time, cupy, gpupool
+x = cupy.zeros((1, 8, 32, 32), "float32")
+cupy.cuda.Device().synchronize()
+times = []
+for kernel in (2, 3, 4):
+    start = time.perf_counter()
+    gpupool.max_pool(x, kernel, strides=2)
+    cupy.cuda.Device().synchronize()
+    times.append(1e3 * (time.perf_counter() - start))
+print(json.dumps({"first": times[0], "next": sum(times[1:]) / 2}))
+"""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a part ended, the end of what it printed, and what it measured."""
+
+    name: str
+    status: str
+    seconds: float
+    output: str
+    result: Any = None
+
+
+@dataclass(frozen=True)
+class Part:
+    """A process: its command, its time limit, and how to read what it leaves behind."""
+
+    name: str
+    command: Sequence[str]
+    limit: float
+    read: Callable[[str], Any] = lambda _: None
+    environment: dict[str, str] | None = None
+
+
+def perform(part: Part, remaining: float) -> Outcome:
+    """Run a part within its limit; whatever it wrote until then is read."""
+    start, limit = time.monotonic(), min(part.limit, remaining)
+    if limit <= 0:
+        return Outcome(part.name, "left out: no time remained", 0.0, "")
+    if not shutil.which(part.command[0]):
+        return Outcome(part.name, f"left out: {part.command[0]} is not installed", 0.0, "")
+    process = subprocess.Popen(
+        part.command, cwd=ROOT, env=part.environment, text=True, errors="replace",
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    try:
+        output, _ = process.communicate(timeout=limit)
+        code = process.returncode
+        status = "passed" if code == 0 else f"failed with exit status {code}"
+    except subprocess.TimeoutExpired:
+        process.kill()
+        output, _ = process.communicate()
+        status = f"stopped at its limit of {limit:.0f} s"
+    if "Device not supported" in output:
+        status = "refused: this machine lets no tool watch its device"
+    try:
+        result = part.read(output)
+    except (OSError, ValueError, GpupoolError) as error:
+        result = None
+        output += f"\nnothing to read: {error}"
+    return Outcome(part.name, status, time.monotonic() - start, output[-4000:], result)
+
+
+def parts(out: Path, scratch: Path, only: str = "") -> list[Part]:
+    """Return the parts, the dearest last: it takes the time that the others leave."""
+    python = [sys.executable, "-W", "ignore"]
+    small = scratch / "small.json"
+    small.write_text(json.dumps(SMALL), encoding="utf-8")
+    check = [*python, "-m", "bench", "--cases", str(small), "--check"]
+    host, timed = scratch / "host.json", out / "bench.json"
+    cold = {**os.environ, "CUPY_CACHE_DIR": str(scratch / "cache")}
+    cases = ["--only", only] if only else []
+    return [
+        Part("tests", [*python, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider"], 110),
+        Part("small cases", check, 45),
+        *(
+            Part(tool, ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", *check], 35)
+            for tool in ("memcheck", "racecheck")
+        ),
+        Part(
+            "host overhead",
+            [*python, "-m", "bench", "--host", "--json", str(host)],
+            40,
+            lambda _: json.loads(host.read_text(encoding="utf-8"))["rows"],
+        ),
+        *(
+            Part(f"first calls, {state} cache", [*python, "-c", FIRST_CALLS], 25, _last_line, cold)
+            for state in ("cold", "warm")
+        ),
+        Part(
+            "cases",
+            [*python, "-m", "bench", "--json", str(timed), *cases],
+            SECONDS,
+            lambda _: json.loads(timed.read_text(encoding="utf-8")),
+        ),
+    ]
+
+
+def _last_line(output: str) -> Any:
+    lines = [line for line in output.splitlines() if line.startswith("{")]
+    return json.loads(lines[-1]) if lines else None
+
+
+def report(outcomes: Sequence[Outcome], out: Path) -> None:
+    """Write report.json, report.md and, where cases were timed, report.png."""
+    from . import gpu, plot, table
+
+    found = {outcome.name: outcome for outcome in outcomes}
+    (out / "report.json").write_text(
+        json.dumps({name: vars(outcome) for name, outcome in found.items()}, indent=1) + "\n",
+        encoding="utf-8",
+    )
+    text = ["# gpupool on a GPU", ""]
+    rows = [[o.name, o.status, f"{o.seconds:.0f}"] for o in outcomes]
+    text += [table.markdown(("part", "outcome", "s"), rows), ""]
+    result = found["cases"].result if "cases" in found else None
+    if result and result["rows"]:
+        names = list(dict.fromkeys(n for row in result["rows"] for n in row.get("peers", {})))
+        device = result["device"]
+        text += [f"## Cases on {device['name']}", "", gpu.summary(result["rows"]) + ".", ""]
+        lines = [gpu.cells(row, names) for row in result["rows"]]
+        text += [table.markdown(gpu.head(names), lines), ""]
+        text += ["```", json.dumps(device, indent=1), "```", ""]
+        try:
+            plot.save(result, out / "report.png")
+        except GpupoolError as error:
+            text += [f"No plot: {error}.", ""]
+    text += _small_tables(found)
+    failures = [o for o in outcomes if o.status != "passed"]
+    for outcome in failures:
+        text += [f"## {outcome.name}: {outcome.status}", "", "```", outcome.output, "```", ""]
+    (out / "report.md").write_text("\n".join(text), encoding="utf-8")
+
+
+def _small_tables(found: dict[str, Outcome]) -> list[str]:
+    from . import table
+
+    text = []
+    host = found.get("host overhead")
+    if host and host.result:
+        rows = [[row["id"], _text(row["us"])] for row in host.result]
+        text += ["## Host", "", table.markdown(("one call", "us of the host"), rows), ""]
+    calls = [(name, o.result) for name, o in found.items() if "first calls" in name and o.result]
+    if calls:
+        rows = [[name, _text(r["first"]), _text(r["next"])] for name, r in calls]
+        text += [table.markdown(("ms", "first kernel", "next kernels"), rows), ""]
+    return text
+
+
+def _text(value: Any) -> str:
+    return f"{value:.2f}" if isinstance(value, float) else str(value)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run all parts and write the report; 1 where a part did not pass."""
+    parser = argparse.ArgumentParser("python3 -m bench.gpu_report", description=__doc__)
+    parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="made where missing")
+    parser.add_argument("--only", metavar="ID,ID..", default="", help="time these cases only")
+    args = parser.parse_args(argv)
+    args.out.mkdir(parents=True, exist_ok=True)
+    end = time.monotonic() + SECONDS
+    outcomes = []
+    with tempfile.TemporaryDirectory() as scratch:
+        for part in parts(args.out, Path(scratch), args.only):
+            outcomes.append(perform(part, end - time.monotonic()))
+            say(f"{outcomes[-1].name}: {outcomes[-1].status} ({outcomes[-1].seconds:.0f} s)")
+            report(outcomes, args.out)
+    return 0 if all(outcome.status == "passed" for outcome in outcomes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

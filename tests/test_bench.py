@@ -1,0 +1,728 @@
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from contextlib import nullcontext
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bench import __main__ as command
+from bench import compare, cpu, gpu, gpu_report, issue, peers, plot, readme, record, sass, static
+from bench.cases import CASES, Case, load, select
+from gpupool.errors import GpupoolError, GpupoolValueError
+
+DATA = Path(__file__).parent / "data" / "bench"
+
+FIVE: list[dict[str, Any]] = [
+    {"id": "A1", "op": "max", "dtype": "float32", "shape": [2, 4, 24, 24], "kernel": 3,
+     "strides": 2, "pads": 1},
+    {"id": "A2", "op": "average", "dtype": "uint8", "layout": "NHWC", "shape": [1, 16, 16, 3],
+     "kernel": 2, "strides": 2},
+    {"id": "A3", "op": "max", "dtype": "float16", "layout": "NCL", "shape": [2, 4, 60],
+     "kernel": [3], "dilations": [2], "flags": ["indices"]},
+    {"id": "A4", "op": "global-average", "dtype": "float32", "shape": [4, 8, 7, 7]},
+    {"id": "A5", "op": "lp", "dtype": "float32", "shape": [1, 4, 20, 20], "kernel": [4, 3],
+     "strides": [3, 2], "p": 2, "flags": ["ceil_mode"]},
+]  # fmt: skip
+"""Cases that are not in the list."""
+
+
+@pytest.fixture
+def five(tmp_path: Path) -> Path:
+    path = tmp_path / "five.json"
+    path.write_text(json.dumps(FIVE))
+    return path
+
+
+def run(*options: object, device: Any = None) -> int:
+    parser = argparse.ArgumentParser()
+    command.arguments(parser)
+    return command.run(parser.parse_args([str(option) for option in options]), lambda: device)
+
+
+# The cases
+
+
+def test_the_cases_are_those_of_the_plan() -> None:
+    ids = [case.id for case in CASES]
+    assert len(set(ids)) == len(ids) == 30
+    megabytes = {case.id: case.least_bytes / 1e6 for case in CASES}
+    planned = {
+        "W01": 257, "W04": 360, "W06": 257, "W07": 206, "W10": 52, "W12": 103, "W14": 105,
+        "W17": 308, "W18": 537, "W21": 218, "W24": 257, "W25": 54, "W27": 604, "W28": 236,
+        "W30": 498, "W32": 404, "W34": 537, "W35": 336,
+    }  # fmt: skip
+    for name, expected in planned.items():
+        assert megabytes[name] == pytest.approx(expected, abs=0.7), name
+
+
+def test_positions_that_no_window_reads_cost_no_bytes() -> None:
+    case = Case.from_json(
+        {
+            "id": "A",
+            "op": "max",
+            "dtype": "uint8",
+            "shape": [1, 1, 9, 10],
+            "kernel": 1,
+            "strides": 3,
+        }
+    )
+    assert case.least_bytes == 3 * 4 + 3 * 4
+    dilated = Case.from_json(
+        {"id": "B", "op": "max", "dtype": "float32", "shape": [1, 1, 9], "layout": "NCL",
+         "kernel": 2, "strides": 9, "dilations": 5}
+    )  # fmt: skip
+    assert dilated.least_bytes == 4 * 2 + 4
+
+
+def test_cases_of_a_file_are_read_and_refused_by_name(tmp_path: Path, five: Path) -> None:
+    cases = load(five)
+    assert [case.id for case in cases] == ["A1", "A2", "A3", "A4", "A5"]
+    assert cases[1].channels_last
+    assert len(cases[2].problem.outputs) == 2
+    assert cases[2].window_text == "k3 d2"
+    path = tmp_path / "bad.json"
+    for bad, message in (
+        ([FIVE[0], FIVE[0]], "twice"),
+        ([{**FIVE[0], "stride": 2}], "stride"),
+        ([{**FIVE[0], "flags": ["fast"]}], "fast"),
+        ([{"id": "X"}], "lacks"),
+        ({"id": "X"}, "list"),
+        ([{"id": "X", "op": "max-unpool", "dtype": "float32", "shape": [1, 1, 4, 4], "kernel": 2}],
+         "no window"),
+    ):  # fmt: skip
+        path.write_text(json.dumps(bad))
+        with pytest.raises(GpupoolValueError, match=message):
+            load(path)
+    path.write_text("{")
+    with pytest.raises(GpupoolValueError, match="not JSON"):
+        load(path)
+
+
+def test_cases_are_chosen_by_name_operator_and_dtype() -> None:
+    assert [case.id for case in select(CASES, ["W02", "W01"])] == ["W01", "W02"]
+    assert {case.dtype for case in select(CASES, op="average", dtype="uint8")} == {"uint8"}
+    with pytest.raises(GpupoolValueError, match="W99"):
+        select(CASES, ["W99"])
+    with pytest.raises(GpupoolValueError, match="no case is left"):
+        select(CASES, op="lp", dtype="uint8")
+
+
+# The counting rule, by hand
+#
+# Three kernels as they once were, in sm_90 machine code: tests/data/bench. Addresses are hex; an
+# instruction takes 0x10.
+
+WARP_0 = (np.arange(32), np.zeros(32, int), np.zeros(32, int))
+
+
+def counted(name: str, lanes: Any = None) -> issue.Counts:
+    launch = json.loads((DATA / "launches.json").read_text())[name]
+    grid = tuple(launch["grid"])
+    bank = issue.constant_bank(grid, 256, 0x210, bytes.fromhex(launch["parameters"]))
+    code = sass.parse((DATA / f"{name}.sass").read_text())
+    return issue.count(code, bank, issue.sample(grid, 256) if lanes is None else lanes)
+
+
+def test_a_window_of_3x3_counts_as_by_hand() -> None:
+    # MaxPool float32 3x3 s2 p1 to 56x56. Inside: decode and clip 000 .. 420, the unrolled taps
+    # 430 .. 850 up to the branch over the border's loop, and BSYNC a30, a40 .. a70.
+    inside = 67 + 67 + 5
+    counts = counted("window")
+    assert (counts.path, counts.assumed) == (inside, 0)
+    assert counts.accesses["STG", 4] == 1
+    # Border lanes diverge from their warp, which then issues both ways.
+    assert counts.issued > counts.path
+    # Warp 0 is the left half of the top row: all of it runs the loop 860 .. a20, lane 0 with two
+    # columns, the others with three; a row is 8b0 .. 940, the taps of 10 each, 9f0 .. a20.
+    row = 10 + 3 * 10 + 4
+    top = 67 + 5 + 2 * row + 5
+    counts = counted("window", WARP_0)
+    assert (counts.path, counts.issued) == (top, top)
+
+
+def test_a_window_with_run_time_sizes_counts_as_by_hand() -> None:
+    # MaxPool uint8 13x13 s1 p6 on 64x64. Inside, without dilation: 000 .. 1c0, 3b0 .. 410,
+    # 5b0 .. 6d0, 8c0 .. 920, ac0 .. b70, b80 .. d10; a row is d20 .. db0, thirteen taps of
+    # dc0 .. e40 and e50 .. e80; then e90 .. ee0.
+    row = 10 + 13 * 9 + 4
+    inside = 29 + 7 + 19 + 7 + 12 + 26 + 13 * row + 6
+    counts = counted("generic")
+    assert (counts.path, counts.assumed) == (inside, 0)
+    taps = sum(64 - abs(d) for d in range(-6, 7)) ** 2 / 64**2
+    assert counts.accesses["LDG", 1] == pytest.approx(taps)  # all 16 blocks are in the sample
+
+
+def test_a_block_that_shares_a_window_counts_as_by_hand() -> None:
+    # GlobalMaxPool uint8 of 50x50 by 256 threads: nine taps each, ten for the first 196.
+    # 000 .. 1a0, 390 .. 410, 5c0 .. 8d0 up to the branch over the merging of parts,
+    # 1310 .. 13c0, 13d0 .. 1430, 1440 .. 1470, 1be0 .. 1c10, eight taps at once 1c20 .. 1fd0,
+    # 1fe0 .. 2010, 2220 .. 2240, 2250 .. 22a0, the taps that remain of nine instructions each,
+    # the tree 2340 .. 26a0, 26b0 and 26c0.
+    before = 27 + 9 + 50 + 12 + 7 + 4 + 4 + 60 + 4 + 3 + 6
+    ten, nine = (before + taps * 9 + 55 + 2 for taps in (2, 1))
+    stores = 7  # 26d0 .. 2730, by thread 0
+    counts = counted("plane")
+    assert (counts.path, counts.assumed) == (ten, 0)
+    # Warps 0 .. 5 take ten taps, warp 6 too for its first four lanes, warp 7 nine; warp 0 stores.
+    assert counts.issued == (7 * ten + stores + nine) / 8
+    assert counted("plane", WARP_0).issued == ten + stores
+
+
+def execute(text: str, **registers: int) -> dict[str, int]:
+    """Run straight-line code on one warp and return the registers of lane 0."""
+    from bench.lanes import TRUE, Lanes, integer
+
+    lanes = Lanes(np.arange(32), (np.zeros(32, int), np.zeros(32, int)), bytes(0x300))
+    active = np.ones(32, bool)
+    for name, value in registers.items():
+        lanes.write(name, integer(value), active, TRUE)
+    code = sass.parse(
+        "\n".join(f"/*{16 * i:04x}*/ {row} ;" for i, row in enumerate(text.split(";")))
+    )
+    with np.errstate(all="ignore"):
+        for instruction in code:
+            lanes.execute(instruction, active, TRUE)
+    found = {}
+    for name in ("R0", "R1", "P0", "P1"):
+        value = lanes.predicate(name) if name.startswith("P") else lanes.read(name)
+        if value.known.all():
+            found[name] = int(np.broadcast_to(value.bits, 32)[0])
+    return found
+
+
+ALL = 2**32 - 1
+
+
+@pytest.mark.parametrize(
+    ("text", "registers", "expected"),
+    [
+        ("IADD3 R0, P0, R2, R3, RZ", {"R2": ALL, "R3": 2}, {"R0": 1, "P0": 1}),
+        ("IADD3 R0, P0, R2, -R3, RZ", {"R2": 5, "R3": 0}, {"R0": 5, "P0": 1}),
+        ("IADD3 R0, P0, R2, R3, RZ; IADD3.X R1, R4, ~R5, RZ, P0, !PT",
+         {"R2": ALL, "R3": 1, "R4": 7, "R5": 3}, {"R0": 0, "P0": 1, "R1": 4}),
+        ("IMAD R0, R2, -0x3, R3", {"R2": 5, "R3": 1}, {"R0": 2**32 - 14}),
+        ("IMAD.WIDE R0, R2, 0x4, R4", {"R2": ALL, "R4": 0, "R5": 1}, {"R0": 2**32 - 4, "R1": 0}),
+        ("IMAD.WIDE.U32 R0, R2, R2, RZ", {"R2": ALL}, {"R0": 1, "R1": ALL - 1}),
+        ("IMAD.HI.U32 R0, R3, R5, R2", {"R2": 0, "R3": 700, "R5": 613566757}, {"R0": 800}),
+        ("LEA R0, P0, R2, R3, 0x2", {"R2": 2**31, "R3": 9}, {"R0": 9, "P0": 0}),
+        ("LEA.HI R0, R2, 0x1, RZ, 0x18", {"R2": 0xAB00}, {"R0": 0xAC}),
+        ("LEA.HI.X.SX32 R0, R2, R3, 0x1, !PT", {"R2": ALL, "R3": 5}, {"R0": 4}),
+        ("SHF.R.S32.HI R0, RZ, 0x1f, R2", {"R2": ALL}, {"R0": ALL}),
+        ("SHF.R.U32.HI R0, RZ, 0x4, R2", {"R2": 0xF0}, {"R0": 0xF}),
+        ("SHF.L.U64.HI R0, R2, 0x4, R3", {"R2": 2**31, "R3": 1}, {"R0": 24}),
+        ("LOP3.LUT P0, R0, R2, 0x3, RZ, 0xc0, !PT", {"R2": 6}, {"R0": 2, "P0": 1}),
+        ("ISETP.LT.AND P0, P1, R2, RZ, PT", {"R2": ALL}, {"P0": 1, "P1": 0}),
+        ("ISETP.GE.U32.AND P1, PT, R2, 0x5, PT; ISETP.GE.AND.EX P0, PT, R3, RZ, PT, P1",
+         {"R2": 4, "R3": 0}, {"P0": 0, "P1": 0}),
+        ("ISETP.GT.AND P0, PT, R9, RZ, PT", {}, {}),  # R9 is unknown
+        ("ISETP.GT.AND P0, PT, R9, RZ, !PT", {}, {"P0": 0}),  # but false AND anything is false
+        ("PLOP3.LUT P0, PT, PT, PT, PT, 0x8, 0x0", {}, {"P0": 0}),
+        ("VIADDMNMX R0, R2, -0x9, RZ, !PT", {"R2": 4}, {"R0": 0}),
+        ("VIMNMX R0, R2, 0x3, PT", {"R2": ALL}, {"R0": ALL}),
+        ("SEL R0, R2, 0x7, !PT", {"R2": 1}, {"R0": 7}),
+        ("PRMT R0, R2, 0x8880, RZ", {"R2": 0x80}, {"R0": 0xFFFFFF80}),
+        ("HFMA2.MMA R0, -RZ, RZ, 0, 1.78813934326171875e-07", {}, {"R0": 3}),
+        ("I2F.U32.RP R0, R2; MUFU.RCP R0, R0; VIADD R0, R0, 0xffffffe; F2I.U32.TRUNC R0, R0",
+         {"R2": 10}, {"R0": 429496672}),
+        ("P2R R0, PR, RZ, 0x7f; LDG.E.128 R0, desc[UR4][R4.64]", {}, {}),
+    ],
+)  # fmt: skip
+def test_integers_are_computed_as_the_hardware_does(
+    text: str, registers: dict[str, int], expected: dict[str, int]
+) -> None:
+    found = execute(text, **registers)
+    written = {name: value for name, value in found.items() if name not in registers}
+    assert {name: written.get(name) for name in expected} == expected
+    if not expected:
+        assert "P0" not in found
+
+
+def test_a_branch_on_data_takes_the_shorter_way_and_is_reported() -> None:
+    code = sass.parse(
+        "/*0000*/ LDG.E R0, desc[UR4][R2.64] ;\n"
+        "/*0010*/ FSETP.GT.AND P0, PT, R0, RZ, PT ;\n"
+        "/*0020*/ @P0 BRA `(.L_1) ;\n"
+        "/*0030*/ FADD R0, R0, R0 ;\n"
+        "/*0040*/ FADD R0, R0, R0 ;\n"
+        ".L_1:\n"
+        "/*0050*/ EXIT ;\n"
+    )
+    counts = issue.count(code, bytes(0x300), WARP_0)
+    assert (counts.path, counts.assumed) == (4, 1)
+
+
+def test_a_kernel_that_never_ends_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(issue, "LIMIT", 1000)
+    code = sass.parse(
+        "/*0000*/ S2R R0, SR_TID.X ;\n/*0010*/ BSSY B0, `(.L_1) ;\n"
+        "/*0020*/ ISETP.EQ.AND P0, PT, R0, RZ, PT ;\n.L_2:\n/*0030*/ @P0 BRA `(.L_2) ;\n"
+        "/*0040*/ BSYNC B0 ;\n.L_1:\n/*0050*/ EXIT ;\n"
+    )
+    with pytest.raises(GpupoolError, match="simulated steps"):
+        issue.count(code, bytes(0x300), WARP_0)
+
+
+# Static, where the tools are installed
+
+
+@pytest.fixture(scope="module")
+def tools() -> None:
+    pytest.importorskip("cupy")
+    try:
+        sass.disassembler()
+        static.facts()
+    except Exception as error:
+        pytest.skip(f"nothing to compile or disassemble with: {error}")
+
+
+@pytest.mark.usefixtures("tools")
+def test_the_sample_stores_every_output_and_reads_every_input(five: Path) -> None:
+    for case in (*load(five), *select(CASES, ["W18", "L05"])):
+        row = static.analyse(case)
+        stored = sum(launch["stored"] * prod(launch["grid"]) * 256 for launch in row["launches"])
+        parts = row["launches"][0]["stored"] * prod(row["launches"][0]["grid"]) * 256
+        stored -= parts if len(row["launches"]) > 1 else 0
+        nbytes = sum(output.nbytes for output in case.problem.outputs)
+        assert stored == pytest.approx(nbytes, rel=0.02), case.id
+        assert row["reread"] >= 0.98, case.id
+
+
+@pytest.mark.usefixtures("tools")
+def test_static_runs_on_a_file_of_cases_and_compares(
+    five: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "static.json"
+    markdown, table = tmp_path / "static.md", tmp_path / "static.csv"
+    assert (
+        run("--static", "--cases", five, "--json", out, "--markdown", markdown, "--csv", table) == 0
+    )
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]] == [
+        "A1", "A2", "A3", "A4", "A5",
+    ]  # fmt: skip
+    assert len(markdown.read_text().splitlines()) == len(table.read_text().splitlines()) + 1 == 7
+    result = record.read(out)
+    assert result["nvrtc"]
+    result["rows"][2]["issued"] /= 1.1
+    record.write(result, out)
+    assert run("--static", "--cases", five, "--compare", out) == 1
+    assert "A3" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tools")
+def test_no_kernel_issues_more_than_the_committed_baseline() -> None:
+    baseline = record.read(readme.RESULTS / "static.json")
+    if baseline["nvrtc"] != static.facts()["nvrtc"]:
+        pytest.skip(f"the baseline is of NVRTC {baseline['nvrtc']}")
+    rows = [static.analyse(case) for case in CASES]
+    assert [row["id"] for row in rows] == [row["id"] for row in baseline["rows"]]
+    changes = compare.compare(baseline, record.record("static", rows))
+    worse = {change.id: change.ratio for change in changes if change.verdict == "worse"}
+    assert not worse, "regenerate: python -m bench --static --json bench/results/static.json"
+
+
+# The CPU
+
+
+def test_cases_shrink_to_fit_memory_and_keep_their_character() -> None:
+    for case in CASES:
+        small = cpu.scaled(case, 8 * 2**20)
+        assert small.window_text == case.window_text
+        assert len(small.shape) == len(case.shape)
+        assert prod(small.shape) <= prod(case.shape)
+        assert small.problem.channels >= min(case.problem.channels, 8)
+
+
+def test_libraries_take_turns_until_the_time_is_spent() -> None:
+    now = 0.0
+    order = []
+
+    def call(name: str, seconds: float) -> Any:
+        def work() -> None:
+            nonlocal now
+            now += seconds
+            order.append(name)
+
+        return work
+
+    times = cpu.take_turns({"gpupool": call("a", 0.4), "torch": call("b", 0.2)}, lambda: now)
+    assert times == {
+        "gpupool": pytest.approx([0.4] * len(times["gpupool"])),
+        "torch": pytest.approx([0.2] * len(times["torch"])),
+    }
+    assert order[:4] == ["a", "b", "a", "b"]
+    assert 3 <= len(times["gpupool"]) < 15
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the process is pinned to one core")
+def test_cpu_runs_on_a_file_of_cases(
+    five: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("torch")
+    monkeypatch.setattr(cpu, "pin", lambda: None)
+    monkeypatch.setattr(cpu, "SECONDS", 0.01)
+    out = tmp_path / "cpu.json"
+    assert run("--cpu", "--cases", five, "--json", out, "--plot", tmp_path / "cpu.png") == 0
+    rows = {row["id"]: row for row in record.read(out)["rows"]}
+    assert set(rows) >= {"A1", "A2", "A2/f32", "A3", "A4", "A5"}
+    assert rows["A1"]["onnxruntime_ratio"] > 0
+    assert rows["A1"]["torch_ratio"] > 0
+    assert rows["A2"]["onnxruntime_ratio"] is None
+    assert "no kernel" in rows["A2"]["notes"]["onnxruntime"]
+    assert (tmp_path / "cpu.png").stat().st_size > 10000
+    assert "float32 maxima and averages" in capsys.readouterr().err
+
+
+def test_torch_computes_the_same_work() -> None:
+    torch = pytest.importorskip("torch")
+    window = {"kernel": 3, "strides": 2, "pads": 1}
+    for op in ("max", "average", "lp", "global-max", "global-average", "global-lp"):
+        fields = {"id": op, "op": op, "dtype": "float32", "shape": [2, 3, 9, 8], "p": 2}
+        if "lp" not in op:
+            del fields["p"]
+        case = Case.from_json(fields if "global" in op else fields | window)
+        x = case.input(3)
+        result = peers.torch_pool(case, torch, torch.float32)(torch.from_numpy(x))
+        assert not gpu.wrong(case, x, [result.numpy()]), op
+
+
+def test_what_a_library_cannot_do_is_a_reason() -> None:
+    torch = pytest.importorskip("torch")
+    dilated = Case.from_json({**FIVE[0], "op": "average", "dilations": 2})
+    uneven = Case.from_json({**FIVE[0], "pads": [0, 0, 1, 1]})
+    with pytest.raises(peers.UnavailableError, match="both ends"):
+        peers.torch_pool(uneven, torch, torch.float32)
+    with pytest.raises(peers.UnavailableError, match="dilation"):
+        peers.torch_pool(dilated, torch, torch.float32)
+    with pytest.raises(peers.UnavailableError, match="not installed"):
+        peers.module("a_library_that_nobody_has")
+    filters = argparse.Namespace(maximum_filter=lambda x, **given: (x, given))
+    centred = Case.from_json({**FIVE[0], "strides": 1})
+    assert peers.cupyx_filter(centred, filters)("x") == (
+        "x",
+        {"size": (1, 1, 3, 3), "mode": "constant", "cval": -np.inf},
+    )
+    with pytest.raises(peers.UnavailableError, match="stride 1"):
+        peers.cupyx_filter(Case.from_json(FIVE[0]), filters)
+
+
+# The GPU, on a device that is none
+
+
+class Fake:
+    """A device of NumPy arrays whose clock advances by the bytes that calls are said to move."""
+
+    l2_bytes = 2**16
+
+    def __init__(self, bytes_a_second: float = 4e12, noise: float = 0.01, off_by: int = 0) -> None:
+        self.rate, self.noise, self.off_by = bytes_a_second, noise, off_by
+        self.random = np.random.default_rng(7)
+        self.copies = 0
+        self.cost: dict[int, float] = {}
+
+    def facts(self) -> dict[str, Any]:
+        return {"name": "fake", "l2_bytes": self.l2_bytes}
+
+    def put(self, array: Any) -> Any:
+        return array.copy()
+
+    def get(self, array: Any) -> Any:
+        result = np.array(array)
+        if self.off_by:
+            result.reshape(-1)[-1] += self.off_by
+        return result
+
+    def empty(self, shape: Any, dtype: Any) -> Any:
+        return np.zeros(min(shape[0], 1024) if len(shape) == 1 else shape, dtype)
+
+    def rolled(self, array: Any, by: int) -> Any:
+        return np.roll(array.reshape(-1), by).reshape(array.shape)
+
+    def copy(self, *_: Any) -> None:
+        self.copies += 1
+
+    def stream(self) -> Any:
+        return nullcontext()
+
+    def record(self, calls: Any) -> Any:
+        before = self.copies
+        for call in calls:
+            call()
+        copying = self.copies > before
+
+        def replay() -> None:
+            return None
+
+        self.cost[id(replay)] = (2 * gpu.LARGE_COPY / self.rate if copying else 1e-6) * len(calls)
+        self.kept = (*getattr(self, "kept", ()), replay)
+        return replay
+
+    def seconds(self, replay: Any, repeats: int) -> list[float]:
+        noise = 1 + self.noise * self.random.standard_normal(repeats)
+        return list(self.cost[id(replay)] * noise)
+
+    def host_seconds(self, call: Any) -> list[float]:
+        call()
+        return [3e-6, 4e-6, 5e-6]
+
+    def release(self) -> None:
+        return None
+
+
+def test_the_gpu_mode_checks_times_and_writes_everything(
+    five: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = {name: tmp_path / f"gpu.{name}" for name in ("json", "csv", "markdown")}
+    options = [word for name, path in files.items() for word in (f"--{name}", path)]
+    picture = tmp_path / "gpu.png"
+    device = Fake()
+    assert run("--cases", five, *options, "--plot", picture, device=device) == 0
+    result = record.read(files["json"])
+    assert result["device"]["name"] == "fake"
+    assert result["versions"]["gpupool"]
+    for row in result["rows"]:
+        assert row["us"] == pytest.approx(1, rel=0.02)
+        assert 0.005 < row["spread"] < 0.02
+        assert row["repeats"] >= 50
+        assert row["copy_gb_s"] == pytest.approx(4000, rel=0.02)
+        assert row["copy_share"] == pytest.approx(row["least_bytes"] / 4e6, rel=0.03)
+        assert set(row["peers"]) == {"torch", "torch.compile", "cuDNN", "cupyx"}
+        assert all(found.get("reason") or found["times"] > 0 for found in row["peers"].values())
+    assert "CUDA" in result["rows"][0]["peers"]["torch"]["reason"]
+    assert picture.stat().st_size > 10000
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 6
+    assert len({line.index("float32") for line in lines if "float32" in line}) == 1
+
+
+def test_a_wrong_result_is_never_timed(five: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    device = Fake(off_by=1)
+    assert run("--cases", five, "--only", "A1,A3", "--peers", "", device=device) == 1
+    assert capsys.readouterr().out.count("WRONG: 1 of") == 2
+    assert not device.cost
+    assert run("--check", "--cases", five, device=Fake()) == 0
+    assert run("--check", "--cases", five, device=Fake(off_by=1)) == 1
+
+
+def test_peers_are_timed_on_the_same_buffers(five: Path) -> None:
+    device = Fake()
+    seen: list[int] = []
+
+    def prepare(case: Case, device: Any, buffers: gpu.Buffers) -> Any:
+        seen.append(len(buffers.inputs))
+        assert sum(x.nbytes for x in buffers.inputs) + sum(
+            y.nbytes for ys in buffers.outputs for y in ys
+        ) >= min(gpu.COLD * device.l2_bytes, 2 * case.least_bytes)
+        assert len({x.tobytes() for x in buffers.inputs}) == len(buffers.inputs)
+        return device.record([lambda: None] * (2 * len(buffers.inputs))), nullcontext()
+
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("no kernel image\nsecond line")
+
+    chosen = [gpu.Peer("twice", prepare), gpu.Peer("broken", broken)]
+    row = gpu.measure(load(five)[0], device, chosen)
+    assert seen[0] > 2
+    assert row["peers"]["twice"]["times"] == pytest.approx(2, rel=0.02)
+    assert row["peers"]["broken"] == {"reason": "RuntimeError: no kernel image"}
+
+
+def test_slow_peers_get_fewer_replays_and_ours_never() -> None:
+    device = Fake()
+    replay = device.record([lambda: None])
+    device.cost[id(replay)] = 0.1
+    assert gpu.timing(device, replay, 1).repeats == gpu.REPEATS >= 50
+    assert gpu.timing(device, replay, 1, gpu.PEER_SECONDS).repeats == 5
+
+
+def test_the_latency_set_is_compared_with_a_copy_of_its_own_size() -> None:
+    case = next(case for case in CASES if case.id == "L03")
+    device = Fake()
+    row = gpu.measure(case, device, ())
+    assert row["copy_gb_s"] < 1e9
+    assert (id(device), case.least_bytes // 2) in gpu._copies
+
+
+def test_host_overhead_has_a_row_for_every_way(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "host.json"
+    assert run("--host", "--json", out, device=Fake()) == 0
+    rows = {row["id"]: row["us"] for row in record.read(out)["rows"]}
+    for way in ("function", "function, out=", "plan object, out=", "graph replay"):
+        assert rows[way] == pytest.approx(4)
+    assert "torch" in rows
+    assert "plan object" in capsys.readouterr().out
+
+
+def test_unknown_peers_and_a_missing_gpu_are_errors(five: Path) -> None:
+    with pytest.raises(GpupoolError, match="tensorflow"):
+        run("--cases", five, "--peers", "tensorflow", device=Fake())
+    from gpupool import gpu_available
+
+    if not gpu_available():
+        assert command.main(["--cases", str(five)]) == 2
+
+
+# Comparing results
+
+
+def stored(mode: str, factor: float = 1.0, noise: float = 0.0) -> dict[str, Any]:
+    """A result as it is stored, with one case made worse and noise on all."""
+    random = np.random.default_rng(int(1e6 * noise) + 1)
+    rows = []
+    for i in range(20):
+        cost = (1 + i) * (1 + noise * float(random.standard_normal())) * (factor if i == 5 else 1)
+        rows.append(
+            {"id": f"C{i}", "op": "MaxPool", "dtype": "float32", "window": "k3", "shape": [i],
+             "spread": noise, "issued": cost, "copy_share": 1 / cost, "onnxruntime_ratio": cost}
+        )  # fmt: skip
+    return json.loads(json.dumps({"mode": mode, "date": "d", "commit": "c", "rows": rows}))
+
+
+@pytest.mark.parametrize(("mode", "noise"), [("static", 0.0), ("gpu", 0.01), ("cpu", 0.01)])
+def test_a_planted_regression_is_caught_and_noise_passes(mode: str, noise: float) -> None:
+    planted = 1.1 if mode != "cpu" else 1.35
+    old = stored(mode, 1, 0)
+    assert not [c.id for c in compare.compare(old, stored(mode, 1, noise)) if c.verdict == "worse"]
+    worse = [
+        c.id for c in compare.compare(old, stored(mode, planted, noise)) if c.verdict == "worse"
+    ]
+    assert worse == ["C5"]
+    better = [c.id for c in compare.compare(stored(mode, planted), old) if c.verdict == "better"]
+    assert better == ["C5"]
+
+
+def test_a_planted_regression_of_ten_percent_is_the_exit_status(
+    five: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "old.json"
+    assert run("--cases", five, "--peers", "", "--json", out, device=Fake(noise=0.002)) == 0
+    assert run("--cases", five, "--peers", "", "--compare", out, device=Fake(noise=0.002)) == 0
+    result = record.read(out)
+    result["rows"][3]["copy_share"] *= 1.1
+    record.write(result, out)
+    assert run("--cases", five, "--peers", "", "--compare", out, device=Fake(noise=0.002)) == 1
+    assert "A4" in capsys.readouterr().err
+
+
+def test_results_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(GpupoolValueError, match="cannot be compared"):
+        compare.compare(stored("cpu"), stored("gpu"))
+    other = stored("gpu")
+    for row in other["rows"]:
+        row["shape"] = [99]
+    with pytest.raises(GpupoolValueError, match="share no case"):
+        compare.compare(other, stored("gpu"))
+    path = tmp_path / "other.json"
+    for text, message in (("[]", "no result"), ("nonsense", "not JSON")):
+        path.write_text(text)
+        with pytest.raises(GpupoolValueError, match=message):
+            record.read(path)
+
+
+# The report and the README
+
+
+def test_a_part_that_fails_or_hangs_loses_nothing() -> None:
+    python = sys.executable
+    good = gpu_report.Part("good", [python, "-c", "print('{\"first\": 1.5}')"], 20,
+                           gpu_report._last_line)  # fmt: skip
+    hanging = gpu_report.Part(
+        "hanging", [python, "-c", "import time; print('begun', flush=True); time.sleep(60)"], 1.5
+    )
+    failing = gpu_report.Part("failing", [python, "-c", "raise SystemExit(3)"], 20, json.loads)
+    missing = gpu_report.Part("missing", ["a-tool-that-nobody-has"], 20)
+    outcomes = [gpu_report.perform(part, 60) for part in (good, hanging, failing, missing)]
+    outcomes.append(gpu_report.perform(good, 0))
+    assert [outcome.status for outcome in outcomes] == [
+        "passed",
+        "stopped at its limit of 2 s",
+        "failed with exit status 3",
+        "left out: a-tool-that-nobody-has is not installed",
+        "left out: no time remained",
+    ]
+    assert outcomes[0].result == {"first": 1.5}
+    assert "begun" in outcomes[1].output
+    assert outcomes[1].seconds < 15
+
+
+def test_the_report_holds_what_was_measured(five: Path, tmp_path: Path) -> None:
+    timed = tmp_path / "timed.json"
+    assert run("--cases", five, "--json", timed, device=Fake()) == 0
+    host = [{"id": "function", "us": 4.5}, {"id": "torch", "us": "not installed"}]
+    outcomes = [
+        gpu_report.Outcome("tests", "failed with exit status 1", 3.0, "1 failed\n"),
+        gpu_report.Outcome("host overhead", "passed", 3.0, "", host),
+        gpu_report.Outcome(
+            "first calls, cold cache", "passed", 3.0, "", {"first": 9.0, "next": 5.0}
+        ),
+        gpu_report.Outcome("cases", "stopped at its limit", 9.0, "", record.read(timed)),
+    ]
+    gpu_report.report(outcomes, tmp_path)
+    text = (tmp_path / "report.md").read_text()
+    for expected in ("| A3 |", "| function | 4.50 |", "1 failed", "stopped at its limit", "9.00"):
+        assert expected in text
+    assert (tmp_path / "report.png").stat().st_size > 10000
+    assert json.loads((tmp_path / "report.json").read_text())["cases"]["result"]["rows"]
+
+
+def test_the_parts_of_the_report_are_commands_of_this_checkout(tmp_path: Path) -> None:
+    parts = gpu_report.parts(tmp_path, tmp_path)
+    assert [part.name for part in parts][-1] == "cases"
+    assert gpu_report.SECONDS < 480
+    assert sum(part.limit for part in parts[:-1]) < gpu_report.SECONDS - 60
+    assert {case.id for case in load(tmp_path / "small.json")} == {f"S{i}" for i in range(1, 8)}
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.gpu_report", "--help"],
+        cwd=gpu_report.ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "--out DIR" in done.stdout
+
+
+def test_small_cases_agree_with_the_oracle_through_the_command(tmp_path: Path) -> None:
+    gpu_report.parts(tmp_path, tmp_path)
+    assert run("--check", "--cases", tmp_path / "small.json", device=Fake()) == 0
+
+
+def test_the_readme_shows_the_newest_result(five: Path, tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    results.mkdir()
+    page = tmp_path / "README.md"
+    page.write_text(f"before\n{readme.BEGIN}\nold\n{readme.END}\nafter\n")
+    record.write(static_result(), results / "static.json")
+    readme.update(page, results)
+    text = page.read_text()
+    assert text.startswith("before\n")
+    assert text.endswith(f"{readme.END}\nafter\n")
+    assert "Nothing here was measured on a GPU yet" in text
+    assert "| W01 |" in text
+    assert run("--cases", five, "--json", results / "fake.json", device=Fake()) == 0
+    readme.update(page, results)
+    assert "Measured on fake" in page.read_text()
+    assert "old" not in page.read_text()
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(GpupoolValueError, match="no result"):
+        readme.newest(tmp_path / "empty")
+    page.write_text("no marks")
+    with pytest.raises(GpupoolValueError, match="no section"):
+        readme.update(page, results)
+
+
+def static_result() -> dict[str, Any]:
+    return record.read(readme.RESULTS / "static.json")
+
+
+def test_every_kind_of_result_can_be_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    plot.save(static_result(), tmp_path / "static.png")
+    assert (tmp_path / "static.png").stat().st_size > 10000
+    with pytest.raises(GpupoolError, match="no correct case"):
+        plot.save({**static_result(), "rows": []}, tmp_path / "none.png")
