@@ -38,7 +38,13 @@ def load(source: str | PathLike[str] | bytes | Any) -> Any:
             raise GpupoolValueError(
                 "the model keeps tensors in other files: give its path, so that they can be found"
             )
-    return check(inliner.inline_local_functions(model) if model.functions else model)
+    if model.functions:
+        model = inliner.inline_local_functions(model)
+    if model.graph.quantization_annotation:  # nothing runs by it, and onnx's extractor refuses it
+        annotated, model = model, onnx.ModelProto()
+        model.CopyFrom(annotated)
+        del model.graph.quantization_annotation[:]
+    return check(model)
 
 
 def check(model: Any) -> Any:

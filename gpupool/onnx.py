@@ -13,7 +13,7 @@ from typing import Any
 from onnx import helper
 from onnx.reference.op_run import OpRun
 
-from gpupool.dtypes import DTYPES
+from gpupool.dtypes import DTYPES, DType
 from gpupool.nodes import PoolingNode, on_gpu
 from gpupool.opset import NEWEST, OPERATORS
 from gpupool.session import Difference, NodeTime, Profile, Session
@@ -31,7 +31,10 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Support:
-    """One version of an operator: the opsets that mean it and all that it takes."""
+    """One version of an operator: the opsets that mean it and all that it takes.
+
+    ``beyond`` are dtypes that gpupool's function takes where no opset is asked for.
+    """
 
     operator: str
     first_opset: int
@@ -39,32 +42,36 @@ class Support:
     dtypes: tuple[str, ...]
     attributes: tuple[str, ...]
     outputs: int
+    beyond: tuple[str, ...]
 
 
 def supported() -> list[Support]:
     """Return the table of operators, versions and dtypes, oldest version first.
 
-    ``dtypes`` are ONNX's names in lower case; what gpupool takes beyond ONNX is not in it.
-
     >>> [row.first_opset for row in supported() if row.operator == "LpPool"]
     [1, 2, 11, 18, 22]
     >>> supported()[0]  # doctest: +NORMALIZE_WHITESPACE
     Support(operator='MaxPool', first_opset=1, last_opset=7,
-        dtypes=('double', 'float', 'float16'),
-        attributes=('kernel_shape', 'strides', 'pads', 'auto_pad'), outputs=1)
+        dtypes=('float64', 'float32', 'float16'),
+        attributes=('kernel_shape', 'strides', 'pads', 'auto_pad'), outputs=1, beyond=())
     """
     return [
         Support(
             operator.name,
             version.since,
             following.since - 1 if following else NEWEST,
-            tuple(row.onnx.lower() for row in DTYPES if row in version.dtypes),
+            _names(version.dtypes),
             tuple(version.attributes),
             version.outputs,
+            _names(operator.beyond),
         )
         for operator in OPERATORS.values()
         for version, following in zip_longest(operator.versions, operator.versions[1:])
     ]
+
+
+def _names(dtypes: frozenset[DType]) -> tuple[str, ...]:
+    return tuple(row.name for row in DTYPES if row in dtypes)
 
 
 def new_ops(device: str = "auto") -> list[type]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -14,31 +15,28 @@ import pytest
 
 import gpupool
 from gpupool.cli import main
-from gpupool.dtypes import DTYPES, FLOATS, DType
-from gpupool.opset import OPERATORS
+from gpupool.dtypes import DTYPES, FLOATS
+from gpupool.onnx import supported
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 PICTURE = ROOT / "tests" / "data" / "before-after.png"
 
 
-def names(dtypes: list[DType]) -> str:
-    return ", ".join(row.name for row in dtypes)
-
-
 def table() -> str:
-    """Return the README's table of operators, opsets and dtypes, from gpupool.opset."""
+    """Return the README's table of operators, opsets and dtypes, from gpupool.onnx.supported()."""
     lines = ["| operator | opsets | dtypes by opset | only without `opset` |", "|---|---|---|---|"]
-    for operator in OPERATORS.values():
-        gained, before = [], frozenset[DType]()
-        for version in operator.versions:
-            new = [row for row in DTYPES if row in version.dtypes - before]
+    for operator, group in groupby(supported(), lambda row: row.operator):
+        versions = list(group)
+        gained, before = [], set[str]()
+        for version in versions:
+            new = [name for name in version.dtypes if name not in before]
             if new:
-                gained.append(f"{version.since}: {names(new)}")
-            before = version.dtypes
-        opsets = ", ".join(str(version.since) for version in operator.versions)
-        beyond = names([row for row in DTYPES if row in operator.beyond]) or "-"
-        lines.append(f"| {operator.name} | {opsets} | {'; '.join(gained)} | {beyond} |")
+                gained.append(f"{version.first_opset}: {', '.join(new)}")
+            before |= {*new}
+        opsets = ", ".join(str(version.first_opset) for version in versions)
+        beyond = ", ".join(versions[-1].beyond) or "-"
+        lines.append(f"| {operator} | {opsets} | {'; '.join(gained)} | {beyond} |")
     return "\n".join(lines)
 
 

@@ -222,6 +222,13 @@ def test_functions_are_inlined() -> None:
     assert len(made.functions) == 1  # the model that was given stays what it was
 
 
+def test_annotations_do_no_harm() -> None:
+    made = model([node("Relu", "x", "a"), pool("MaxPool", "a", "y")], X_IN, Y_OUT)
+    made.graph.quantization_annotation.add(tensor_name="a")
+    assert_equals_onnxruntime(made, {"x": X}, 1)
+    assert len(made.graph.quantization_annotation) == 1  # the model that was given is not changed
+
+
 def test_operators_of_onnxruntime_may_stand_between() -> None:
     nodes = [
         node("Gelu", "x", "a", domain="com.microsoft"),
