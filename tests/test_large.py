@@ -1,0 +1,134 @@
+"""More than 2**31 elements: 64-bit indices, on memory that is touched only where it is read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpupool import launch, planner
+from gpupool.problem import Problem, resolve
+from tests import emulator
+from tests.conftest import emulator_backend
+from tests.cuda_on_cpu import virtual_array
+
+FAR = 2**31
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _emulator() -> None:
+    emulator_backend()
+
+
+def run_blocks(
+    problem: Problem, kernel: str, blocks: dict[str, list[int]], *operands: np.ndarray[Any, Any]
+) -> planner.Plan:
+    """Launch a plan, of each kernel named in ``blocks`` only these blocks, of the others all."""
+
+    def find(chosen: planner.Launch) -> Any:
+        function = emulator.find(chosen)
+        function.blocks = blocks.get(chosen.kernel)
+        return function
+
+    chosen = planner.plan(problem, None, 16, kernel)
+    launch.launch_all(chosen, operands, VirtualMemory, find)
+    return chosen
+
+
+class VirtualMemory:
+    """What launch needs of NumPy, with a workspace that costs nothing."""
+
+    @staticmethod
+    def empty(size: int, dtype: str) -> np.ndarray[Any, Any]:
+        return virtual_array((size,), dtype)
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+def test_window_with_positions_beyond_32_bits(last):
+    size = FAR + 4096
+    x = virtual_array((1, size, 1) if last else (1, 1, size), np.int8)
+    flat = x.reshape(-1)
+    flat[FAR + 1000], flat[5] = 9, 3
+    arguments = {"kernel_shape": 3, "pads": 1, "channels_last": last}
+    problem = resolve("max", x.shape, "int8", return_indices=True, **arguments)
+    y = virtual_array(x.shape, np.int8)
+    indices = virtual_array(x.shape, np.int64)
+    far = (FAR + 1000) // planner.THREADS
+    plan = run_blocks(problem, "window", {"window": [0, far]}, x, y, indices)
+    assert "long long" in repr(plan)
+    assert y.reshape(-1)[[4, 5, 6, 7]].tolist() == [3, 3, 3, 0]
+    assert indices.reshape(-1)[[0, 4, 6]].tolist() == [0, 5, 5]
+    near = slice(FAR + 998, FAR + 1003)
+    assert y.reshape(-1)[near].tolist() == [0, 9, 9, 9, 0]
+    assert indices.reshape(-1)[near].tolist() == [FAR + 997, *[FAR + 1000] * 3, FAR + 1001]
+
+
+def test_window_over_planes_beyond_32_bits():
+    planes, size = 2**15 + 8, 2**16
+    x = virtual_array((1, planes, 256, 256), np.int8)
+    x[0, -1, 7, 9] = 5
+    problem = resolve("max", x.shape, "int8", kernel_shape=2, strides=2, return_indices=True)
+    y = virtual_array((1, planes, 128, 128), np.int8)
+    indices = virtual_array(y.shape, np.int64)
+    last = planes * 128 * 128 // planner.THREADS
+    run_blocks(problem, "window", {"window": list(range(last - 64, last))}, x, y, indices)
+    assert y[0, -1, 3].tolist() == [0, 0, 0, 0, 5, *[0] * 123]
+    assert indices[0, -1, 3, 4] == (planes - 1) * size + 7 * 256 + 9 > FAR
+
+
+def test_plane_of_more_than_32_bits_in_parts():
+    x = virtual_array((1, 1, 2**16, 2**15 + 64), np.int8)
+    x[0, 0, -1, -3] = 4
+    problem = resolve("max", x.shape, "int8", kernel_shape=x.shape[2:], return_indices=True)
+    y, indices = virtual_array((1, 1, 1, 1), np.int8), virtual_array((1, 1, 1, 1), np.int64)
+    parts = planner.plan(problem, None, 16, "plane").launches[0].grid[1]
+    assert parts > 1
+    # One thread would take minutes for all taps: the last part only, the others stay "0 at 0".
+    plan = run_blocks(problem, "plane", {"plane_parts": [parts - 1]}, x, y, indices)
+    assert "long long" in repr(plan)
+    assert (int(y[0, 0, 0, 0]), int(indices[0, 0, 0, 0])) == (4, x.size - 3)
+
+
+def test_sums_of_8_bit_integers_beyond_32_bits():
+    taps = 2**31 // 255 + 1000
+    x = virtual_array((1, 1, taps), np.uint8)
+    x[...] = 255
+    problem = resolve("GlobalAveragePool", x.shape, "uint8", out_dtype="float64")
+    plan = planner.plan(problem)
+    assert "long long>" in repr(plan)
+    y = np.zeros((1, 1, 1))
+    launch.launch_all(plan, (x, y), np, emulator.find)
+    assert y[0, 0, 0] == 255
+
+
+def test_unpool_to_positions_beyond_32_bits():
+    x = np.array([[[7, 8, 9]]], np.float16)
+    indices = np.array([[[5, FAR + 300, FAR + 301]]])
+    shape = (1, 1, FAR + 4096)
+    problem = resolve("MaxUnpool", x.shape, "float16", kernel_shape=1, output_shape=shape)
+    y = virtual_array(shape, np.float16)
+    clear = [0, (FAR + 300) // planner.THREADS]
+    y.reshape(-1)[[0, FAR + 302]] = 1
+    run_blocks(problem, "auto", {"unpool_clear": clear}, x, indices, y)
+    assert y[0, 0, :7].tolist() == [0, 0, 0, 0, 0, 7, 0]
+    assert y[0, 0, FAR + 299 : FAR + 303].tolist() == [0, 8, 9, 0]
+
+
+def test_unpool_of_more_than_32_bits_claims_by_64():
+    inputs = FAR + 4096
+    x, indices = virtual_array((1, 1, inputs), np.float16), virtual_array((1, 1, inputs), np.int64)
+    x[0, 0, [3, FAR + 500]] = (1, 2)
+    blocks = [0, (FAR + 500) // planner.THREADS]
+    indices[0, 0, : planner.THREADS] = np.arange(planner.THREADS)
+    window = slice(blocks[1] * planner.THREADS, (blocks[1] + 1) * planner.THREADS)
+    indices[0, 0, window] = np.arange(window.start, window.stop)
+    indices[0, 0, FAR + 500] = 3  # a later source of the same position
+    problem = resolve("MaxUnpool", x.shape, "float16", kernel_shape=1)
+    y = virtual_array(x.shape, np.float16)
+    plan = run_blocks(
+        problem, "auto", dict.fromkeys(("unpool_clear", "unpool_claim", "unpool_place"), blocks),
+        x, indices, y,
+    )  # fmt: skip
+    assert "unpool_place<__half, long long>" in repr(plan)
+    assert y[0, 0, [2, 3, 4, FAR + 500]].tolist() == [0, 2, 0, 0]

@@ -1,0 +1,335 @@
+"""The kernels under checks of races, memory and undefined behaviour; planted bugs are found."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpupool import planner
+from gpupool.jit import kernel_folder
+from gpupool.opset import OPERATORS
+from gpupool.problem import resolve
+from tests import emulator
+from tests.combinations import combinations
+from tests.conftest import emulator_backend
+from tests.cuda_on_cpu import (
+    REVERSE,
+    SENTINELS,
+    KernelError,
+    run_sanitized,
+    shuffled,
+    virtual_array,
+)
+from tests.test_kernels import (
+    LARGE,
+    SCHEDULES,
+    Configuration,
+    compile_ahead,
+    kernels_of,
+    large,
+)
+from tests.test_oracle import assert_right
+from tests.tolerance import bits
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _emulator() -> None:
+    emulator_backend()
+
+
+# The kernels are clean
+
+
+def subset(op: str, dtypes: tuple[str, ...], axes: tuple[int, ...]) -> list[Configuration]:
+    """Return the last call of some combinations: by every kernel, and with 64-bit indices."""
+    chosen = []
+    for made in combinations():
+        if made.op == op and made.dtype in dtypes and made.axes in axes:
+            *_, case = made.calls()
+            chosen += [Configuration(case, kernel) for kernel in kernels_of(op)]
+            chosen.append(Configuration(case, wide=True))
+    return chosen
+
+
+@pytest.mark.parametrize("op", OPERATORS)
+def test_no_race_no_access_out_of_bounds_and_nothing_undefined(op):
+    chosen = subset(op, ("float32", "float16", "uint8"), (1, 2, 3))
+    compile_ahead(chosen, build="checked")
+    for number, configuration in enumerate(chosen):
+        schedule = SCHEDULES[number % len(SCHEDULES)]
+        results = configuration.run(build="checked", schedule=schedule)
+        assert_right(configuration.case, results)
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("name", LARGE)
+def test_large_windows_are_clean(name, last):
+    indices = LARGE[name][0] == "max_pool"
+    chosen = [
+        Configuration(large(name, dtype, last, indices), kernel)
+        for dtype in ("float32", "bfloat16")
+        for kernel in ("auto", "plane")
+    ]
+    compile_ahead(chosen, build="checked")
+    for configuration in chosen:
+        configuration.run(build="checked", schedule=shuffled(3))
+
+
+def sanitized() -> None:
+    """Run one call of every operator by every kernel; this is what the child process executes."""
+    chosen = [c for op in OPERATORS for c in subset(op, ("bfloat16",), (2,))]
+    chosen += [Configuration(large("parts", "float16", False, True), "plane")]
+    compile_ahead(chosen)
+    for configuration in chosen:
+        configuration.run(schedule=REVERSE)
+    print(len(chosen), "clean")
+
+
+def test_address_and_undefined_behaviour_sanitizers_find_nothing():
+    done = run_sanitized("-c", "from tests.test_sanitizers import sanitized; sanitized()")
+    assert done.returncode == 0, done.stderr
+    assert "runtime error" not in done.stderr
+    assert int(done.stdout.split()[0]) > 50
+
+
+# Bad entries that the public functions refuse, but a plan on the GPU never looks at
+
+
+BAD_POSITIONS = np.array([-1, -(2**63), 16, 2**31, 2**63 - 1, 3, 3, 15])
+
+
+def test_bad_positions_write_nothing_out_of_bounds():
+    problem = resolve("MaxUnpool", (1, 1, 8), "float32", kernel_shape=2, strides=2)
+    x = np.arange(1, 9, dtype=np.float32).reshape(1, 1, 8)
+    y = np.empty((1, 1, 16), np.float32)
+    for schedule in SCHEDULES:
+        with emulator.settings(build="checked", schedule=schedule):
+            emulator.run(problem, (x, BAD_POSITIONS.reshape(x.shape)), (y,))
+        assert y[0, 0].tolist() == [0, 0, 0, 7, *[0] * 11, 8]
+
+
+BAD_NUMBERS = (np.nan, np.inf, -np.inf, 3e38, -3e38, 2.0**31, -(2.0**31), 1e30, -1.0, 2.0, 7.5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_bad_regions_read_nothing_out_of_bounds(dtype):
+    x = np.ones((2, 3, 5, 6), dtype)
+    rois = np.tile([0.0, 1.0, 1.0, 3.0, 3.0], (len(BAD_NUMBERS) * 5, 1))
+    rois[np.arange(len(rois)), np.arange(len(rois)) % 5] = np.repeat(BAD_NUMBERS, 5)
+    with np.errstate(over="ignore"):
+        rois = rois.astype(dtype)
+    y = np.full((len(rois), 3, 2, 2), np.nan, dtype)
+    pool = resolve("MaxRoiPool", x.shape, dtype, pooled_shape=2, num_rois=len(rois))
+    with emulator.settings(build="checked"):
+        emulator.run(pool, (x, rois), (y,))
+    assert np.isin(y, (0, 1)).all()
+    images = np.array([0, 1, -1, 2, 2**40, -(2**63)] * len(rois))[: len(rois)]
+    for mode in ("avg", "max"):
+        align = resolve(
+            "RoiAlign", x.shape, dtype, num_rois=len(rois), mode=mode, sampling_ratio=2,
+            output_height=2, output_width=2,
+        )  # fmt: skip
+        y[...] = np.nan
+        with emulator.settings(build="checked"):
+            emulator.run(align, (x, rois[:, 1:].copy(), images), (y,))
+        assert not np.isnan(y).any()
+        assert (y[(images < 0) | (images > 1)] == 0).all()
+
+
+# Bugs planted in copies of our kernels
+
+
+@dataclass(frozen=True)
+class Planted:
+    """An edit of one kernel file, a call that it spoils, and what the checked build says of it.
+
+    No message: nothing is undefined, and only the result shows the bug.
+    """
+
+    file: str
+    old: str
+    new: str
+    message: str | None
+    call: Callable[[], Any]
+    kernel: str = "auto"
+
+
+def floats(*shape: int, dtype: Any = np.float32) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(0).standard_normal(shape).astype(dtype)
+
+
+def pool(*shape: int, **arguments: Any) -> Callable[[], Any]:
+    return lambda: emulator.max_pool(floats(*shape), **{"kernel_shape": 3} | arguments)
+
+
+def global_average() -> Any:
+    return emulator.global_average_pool(floats(1, 3, 30, 31))
+
+
+def global_indices() -> Any:
+    return emulator.max_pool(floats(1, 3, 30, 31), (30, 31), return_indices=True)
+
+
+def global_last() -> Any:
+    return emulator.global_max_pool(floats(1, 30, 31, 3), channels_last=True)
+
+
+def unpool() -> Any:
+    x = floats(2, 150)[:, None]
+    indices = np.arange(300).reshape(x.shape) // 2 * 2
+    return emulator.max_unpool(x, indices, 1)
+
+
+def bad_unpool() -> Any:
+    problem = resolve("MaxUnpool", (1, 1, 8), "float32", kernel_shape=2, strides=2)
+    y = np.empty((1, 1, 16), np.float32)
+    emulator.run(problem, (floats(1, 1, 8), BAD_POSITIONS.reshape(1, 1, 8)), (y,))
+    return y
+
+
+def bad_roi() -> Any:
+    problem = resolve("RoiAlign", (1, 1, 4, 4), "float32", num_rois=1, sampling_ratio=1)
+    y = np.empty((1, 1, 1, 1), np.float32)
+    rois = np.array([[0, 0, 2, 2]], np.float32)
+    emulator.run(problem, (floats(1, 1, 4, 4), rois, np.array([1])), (y,))
+    return y
+
+
+def roi_pool() -> Any:
+    return emulator.max_roi_pool(floats(1, 1, 4, 4), np.array([[0, 1, 1, 9, 9]], np.float32), 2)
+
+
+OUTSIDE = "outside every array"
+RACE = "race on "
+
+BUGS = {
+    "threads past the outputs": Planted(
+        "window.cu", "    if (n >= w.outputs) return;\n", "", OUTSIDE, pool(1, 1, 9, 9), "window"
+    ),
+    "taps in the begin padding": Planted(
+        "window.cuh", "Index first = start < low ? divide_up(low - start, dilation) : 0;",
+        "Index first = 0;", OUTSIDE, pool(1, 1, 9, 9, pads=1), "window",
+    ),
+    "taps in the end padding": Planted(
+        "window.cuh", "Index end = start < high ? divide_up(high - start, dilation) : 0;",
+        "Index end = kernel;", OUTSIDE, pool(1, 1, 9, 9, pads=1), "window",
+    ),
+    "taps past the kernel": Planted(
+        "window.cuh", "    if (end > kernel) end = kernel;\n", "", None, pool(1, 1, 9, 9), "window"
+    ),
+    "a write dropped": Planted(
+        "window.cuh", "if (writes) y[n] = rounded;", "if (writes && n != 5) y[n] = rounded;", None,
+        pool(1, 1, 9, 9), "window",
+    ),
+    "an Index dropped": Planted(
+        "window.cuh", "    indices[n] = empty", "    if (n % 2) indices[n] = empty", None,
+        pool(1, 1, 9, 9, return_indices=True), "window",
+    ),
+    "the specialised tier never at the border": Planted(
+        "window.cuh", "whole &= taps.count == kernel(a);", "", OUTSIDE,
+        pool(1, 1, 9, 9, pads=1), "specialised",
+    ),
+    "no barrier before the partial results": Planted(
+        "plane.cu", "        seats[own] = accumulator;\n        __syncthreads();\n",
+        "        seats[own] = accumulator;\n", RACE + "shared memory|which nobody wrote",
+        global_average, "plane",
+    ),
+    "no barrier in the tree": Planted(
+        "plane.cu", "seats[own + half * Outputs]);\n            __syncthreads();\n",
+        "seats[own + half * Outputs]);\n", RACE + "shared memory", global_average, "plane",
+    ),
+    "every worker writes": Planted(
+        "plane.cu",
+        "store(Op(w.norm), place, traverse, n, active && Block::worker() == 0, x, y, indices);",
+        "store(Op(w.norm), place, traverse, n, active, x, y, indices);",
+        RACE + "global memory", global_indices, "plane",
+    ),
+    "planes past the outputs": Planted(
+        "plane.cu", "bool active = n < w.outputs;", "bool active = true;", OUTSIDE, global_last,
+        "plane",
+    ),
+    "a maximum that is not atomic": Planted(
+        "unpool.cu", "atomicMax(claims + to, static_cast<Index>(i));",
+        "if (claims[to] < i) claims[to] = static_cast<Index>(i);", RACE + "global memory", unpool,
+    ),
+    "every claimant writes": Planted(
+        "unpool.cu", " && claims[to] == i) y[to]", ") y[to]", RACE + "global memory", unpool
+    ),
+    "positions that nobody checks": Planted(
+        "unpool.cu", "if (to >= 0 && to < outputs) atomicMax", "atomicMax", OUTSIDE, bad_unpool
+    ),
+    "images that nobody checks": Planted(
+        "roi.cu", "bool usable = images[bin.roi] >= 0 && images[bin.roi] < p.batch;",
+        "bool usable = true;", OUTSIDE, bad_roi,
+    ),
+    "bins past the image": Planted(
+        "roi.cu", "return position < 0 ? 0 : position > size ? size : position;",
+        "return position < 0 ? 0 : position;", OUTSIDE, roi_pool,
+    ),
+}  # fmt: skip
+
+
+def planted_folder(bug: Planted, folder: Path) -> Path:
+    shutil.copytree(kernel_folder(), folder, dirs_exist_ok=True)
+    text = (folder / bug.file).read_text()
+    assert bug.old in text, f"{bug.file} has changed: plant this bug anew"
+    (folder / bug.file).write_text(text.replace(bug.old, bug.new))
+    return folder
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_planted_bugs_are_found(name, tmp_path):
+    bug = BUGS[name]
+    folder = planted_folder(bug, tmp_path / "kernels")
+    right = as_tuple(settled(bug.call, kernel=bug.kernel, build="checked"))
+    if bug.message:
+        with pytest.raises(KernelError, match=bug.message):
+            settled(bug.call, kernel=bug.kernel, build="checked", folder=folder)
+        return
+    wrong = [
+        as_tuple(settled(bug.call, kernel=bug.kernel, folder=folder, sentinel=sentinel))
+        for sentinel in SENTINELS
+    ]
+    assert any(
+        not np.array_equal(bits(one), bits(other))
+        for results in wrong
+        for one, other in zip(results, right, strict=True)
+    )
+
+
+def settled(call: Callable[[], Any], **settings: Any) -> Any:
+    with emulator.settings(**settings):
+        return call()
+
+
+def as_tuple(results: Any) -> tuple[Any, ...]:
+    return results if isinstance(results, tuple) else (results,)
+
+
+def test_a_32_bit_offset_in_a_large_array_is_found(tmp_path):
+    bug = Planted(
+        "window.cuh",
+        "base = n * w.batch_step + channel * w.channel_step;",
+        "base = n * Index(w.batch_step) + channel * Index(w.channel_step);",
+        "overflow|outside every array",
+        far_apart,
+    )
+    assert far_apart()[1] == 7, "two planes more than 2**31 bytes apart, indexed by 32 bits within"
+    folder = planted_folder(bug, tmp_path / "kernels")
+    with pytest.raises(KernelError, match=bug.message or ""):
+        settled(bug.call, build="checked", folder=folder, kernel="window")
+
+
+def far_apart() -> Any:
+    memory = virtual_array((2**31 + 100,), np.int8)
+    memory[-1] = 7
+    x = np.lib.stride_tricks.as_strided(memory, (2, 1, 3), (2**31 + 97, 3, 1))
+    problem = resolve("max", x.shape, "int8", kernel_shape=3)
+    assert ", int," in repr(planner.plan(problem, x.strides, 1, "window"))
+    return emulator.max_pool(x, 3)[:, 0, 0]
