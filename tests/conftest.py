@@ -67,3 +67,10 @@ BACKENDS = [
 def backend(request: pytest.FixtureRequest) -> Backend:
     made: Backend = request.param()
     return made
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    """Refuse to go on without a broken test module: --doctest-ignore-import-errors skips it."""
+    broken = report.skipped and "unable to import module" in str(report.longrepr)
+    if broken and report.nodeid.startswith("tests/"):
+        raise pytest.UsageError(f"{report.nodeid} cannot be imported")
