@@ -1,0 +1,324 @@
+"""What a plan promises: frozen, cached, readable, without arrays, in integers that hold."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gpupool
+from gpupool import planner, verify
+from gpupool.planner import THREADS, contiguous, divisor, plan
+from gpupool.problem import PoolProblem, Problem, resolve
+from tests import emulator, strategies
+from tests.conftest import Backend, emulator_backend
+from tests.tolerance import assert_bitwise
+
+INT32_MAX = 2**31 - 1
+
+POOL = {"kernel_shape": 3, "strides": 2, "pads": 1}
+PROBLEM = resolve("max", (1, 64, 112, 112), "float16", **POOL)
+
+
+def problems(n: int, seed: int = 0) -> list[Problem]:
+    return [verify.draw_call(np.random.default_rng((seed, i))).problem for i in range(n)]
+
+
+# The object
+
+
+def test_a_plan_is_frozen() -> None:
+    chosen = plan(PROBLEM)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        chosen.workspace = 1  # type: ignore[misc]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        chosen.launches[0].kernel = "other"  # type: ignore[misc]
+
+
+def test_equal_problems_have_one_plan() -> None:
+    again = resolve("MaxPool", [1, 64, 112, 112], np.float16, **POOL)
+    assert plan(again) is plan(PROBLEM)
+    assert gpupool.plan("max", PROBLEM.shape, "float16", **POOL).plan is plan(PROBLEM)
+
+
+@pytest.mark.parametrize(
+    "change", [{"strides": (2, 1)}, {"pads": 0}, {"storage_order": 1}, {"return_indices": True}]
+)
+def test_different_problems_have_different_plans(change: dict[str, Any]) -> None:
+    assert plan(resolve("max", (1, 64, 112, 112), "float16", **POOL | change)) != plan(PROBLEM)
+
+
+def test_strides_and_alignment_are_part_of_the_key() -> None:
+    strided = plan(PROBLEM, (2 * 64 * 112 * 112, *contiguous(PROBLEM.shape)[1:]))
+    unaligned = plan(PROBLEM, None, 2)
+    assert len({id(plan(PROBLEM)), id(strided), id(unaligned)}) == 3
+
+
+def test_a_plan_reads_well() -> None:
+    head, *launches = repr(plan(PROBLEM)).splitlines()
+    assert head == "Plan(MaxPool float16 (1, 64, 112, 112) -> (1, 64, 56, 56)"
+    (line,) = launches
+    source, _, expression = line.strip().partition(": ")
+    assert source in ("rows.cu", "window.cu")
+    assert expression.startswith(f"{source[:-3]}<Max<__half>, 2, ")
+    assert expression.endswith(f", {THREADS}>>>)")
+
+
+def test_a_plan_holds_no_array_beyond_its_parameters() -> None:
+    for problem in problems(300):
+        for chosen in plan(problem).launches:
+            assert all(np.ndim(scalar) == 0 for scalar in chosen.scalars)
+            assert sum(scalar.nbytes for scalar in chosen.scalars) < 4096
+            assert all(isinstance(text, str) for text in (*chosen.template, *chosen.operands))
+
+
+def test_grids_are_within_the_limits_of_a_device() -> None:
+    for problem in problems(500, seed=1):
+        for chosen in plan(problem).launches:
+            assert 1 <= chosen.grid[0] <= INT32_MAX
+            assert 1 <= chosen.grid[1] <= 65535
+
+
+def test_a_workspace_is_there_where_a_launch_uses_one() -> None:
+    count: Counter[bool] = Counter()
+    for problem in problems(500, seed=2):
+        chosen = plan(problem)
+        used = any("workspace" in step.operands for step in chosen.launches)
+        assert used == bool(chosen.workspace)
+        count[used] += 1
+    assert min(count[False], count[True]) > 10
+
+
+# Division by a multiplication
+
+
+def quotient(n: Any, size: int) -> Any:
+    """Divide as Divisor<int> of kernels/window.cuh does, wrapping at 32 bits."""
+    _, multiplier, shift = divisor(size, "int")
+    return ((n * multiplier >> 32) + n & 2**32 - 1) >> shift
+
+
+NEAR_POWERS = sorted(
+    {d for k in range(31) for d in range(2**k - 3, 2**k + 4) if d >= 1} | {641, INT32_MAX}
+)
+
+
+def test_division_is_exact_around_multiples() -> None:
+    """The error grows with n and shows first just below a multiple."""
+    for size in NEAR_POWERS:
+        assert all(0 <= field < 2**32 for field in divisor(size, "int"))
+        most = INT32_MAX // size
+        multiples = size * np.unique(np.linspace(0, most, 300).astype(np.int64))
+        n = np.concatenate([multiples - 1, multiples, multiples + 1, [INT32_MAX]])
+        n = n[(n >= 0) & (n <= INT32_MAX)]
+        np.testing.assert_array_equal(quotient(n.astype(np.uint64), size), n // size)
+
+
+def test_division_is_exact_by_every_small_number() -> None:
+    n = np.arange(INT32_MAX - 5000, INT32_MAX + 1, dtype=np.uint64)
+    for size in range(1, 2000):
+        np.testing.assert_array_equal(quotient(n, size), n // np.uint64(size))
+
+
+@given(size=st.integers(1, INT32_MAX), n=st.integers(0, INT32_MAX))
+def test_division_is_exact(size: int, n: int) -> None:
+    assert quotient(n, size) == n // size
+
+
+def test_the_multiplier_proves_the_division() -> None:
+    """Granlund and Montgomery, 1994: with m = multiplier + 2**32 and shift l,
+    2**(32 + l) <= m * d <= 2**(32 + l) + 2**l makes n * m >> (32 + l) right for every n < 2**32.
+    """
+    for size in NEAR_POWERS:
+        _, multiplier, shift = divisor(size, "int")
+        product = (multiplier + 2**32) * size
+        assert 2 ** (32 + shift) <= product <= 2 ** (32 + shift) + 2**shift
+
+
+# Index width
+
+
+def greatest(problem: PoolProblem, strides: tuple[int, ...]) -> int:
+    """Return the greatest magnitude that window.cuh computes in Index for a problem, tap by tap."""
+    seen = [prod(problem.outputs[0].shape) + THREADS - 1]
+    offset = taps = 1
+    for axis, number in zip(problem.window, problem.spatial_axes, strict=True):
+        step = abs(strides[number])
+        for o in {0, axis.out - 1}:
+            start = o * axis.stride - axis.pad_begin
+            for low, high in ((0, axis.size), (-axis.pad_begin, axis.size + axis.pad_end)):
+                seen += [abs(start), abs(low - start), abs(high - start)]
+                seen += [abs(n) + axis.dilation - 1 for n in (low - start, high - start) if n > 0]
+                first = max(0, -(-(low - start) // axis.dilation))
+                seen += [first * axis.dilation, abs(start + first * axis.dilation)]
+        offset += (axis.size - 1) * step
+        taps *= axis.size
+        lanes = min(problem.channels, 4) if problem.channels_last else 1
+        seen.append((axis.out * axis.stride + planner.MAX_STRIDE * 16) * lanes)  # tiles of rows.cu
+    return max(*seen, offset, taps)
+
+
+HUGE = st.sampled_from((1, 2, 3, 5, 2**15, 2**29, 2**30 - 1, 2**30, 2**31 - 2, 2**31 - 1))
+
+
+@given(
+    size=st.sampled_from((1, 5, 2**16, 2**30, 2**31 - 1, 2**31, 2**33)),
+    kernel=HUGE,
+    stride=HUGE,
+    dilation=HUGE,
+    begin=HUGE,
+    end=HUGE,
+    channels=st.sampled_from((1, 4, 2**20)),
+    last=st.booleans(),
+)
+def test_what_32_bit_indices_compute_fits(
+    size: int,
+    kernel: int,
+    stride: int,
+    dilation: int,
+    begin: int,
+    end: int,
+    channels: int,
+    last: bool,
+) -> None:
+    shape = (1, size, channels) if last else (1, channels, size)
+    try:
+        problem = resolve(
+            "max", shape, "uint8", kernel_shape=kernel, strides=stride, dilations=dilation,
+            pads=(begin, end), channels_last=last,
+        )  # fmt: skip
+    except gpupool.GpupoolError:
+        return
+    assert isinstance(problem, PoolProblem)
+    geometry = planner._Geometry.of(problem, contiguous(shape))
+    if geometry.index_type == "int":
+        assert greatest(problem, contiguous(shape)) <= INT32_MAX
+
+
+@pytest.mark.parametrize(
+    ("shape", "arguments"),
+    [
+        ((2**20, 2**11, 4), {}),
+        ((1, 1, 2**31), {}),
+        ((1, 1, 5), {"kernel_shape": 1, "dilations": 2**31 - 1}),
+        ((1, 1, 5), {"kernel_shape": 2**31 - 1, "dilations": 1, "pads": 2**30}),
+        ((1, 2**15, 2**15, 4), {"channels_last": True}),
+    ],
+)
+def test_large_counts_take_64_bits(shape: tuple[int, ...], arguments: dict[str, Any]) -> None:
+    problem = resolve("max", shape, "uint8", **{"kernel_shape": 2, "dilations": 2} | arguments)
+    assert all("long long" in step.expression for step in plan(problem).launches)
+
+
+def test_small_counts_take_32_bits_whatever_the_batch_step() -> None:
+    """Steps between images and channels are 64-bit numbers always: only counts decide."""
+    problem = resolve("max", (2, 1, 8), "uint8", kernel_shape=2, dilations=2)
+    assert "long long" not in repr(plan(problem, (2**40, 2**35, 1)))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"kernel_shape": 1, "dilations": 2**31 - 1},
+        {"kernel_shape": 1, "dilations": 2**31 - 6, "pads": (300, 2)},
+        {"kernel_shape": 1, "strides": 2**31 - 1, "pads": (3, 2)},
+        {"kernel_shape": 2, "dilations": 2**30, "pads": (2**29, 2**29 + 7)},
+        {"kernel_shape": 2**31 - 1, "pads": (2**30, 2**30 - 1)},
+        {"kernel_shape": 2**30, "pads": (2**30, 2**30 - 1), "strides": 2**29},
+    ],
+)
+@pytest.mark.parametrize("function", ["max_pool", "average_pool"])
+def test_no_integer_overflows_in_a_kernel(function: str, arguments: dict[str, Any]) -> None:
+    emulator_backend()
+    x = np.arange(1.0, 6).reshape(1, 1, 5)
+    with emulator.settings(build="checked"):
+        y = getattr(emulator, function)(x, **arguments)
+    assert_bitwise(y, getattr(gpupool, function)(x, **arguments))
+
+
+# Fewer axes
+
+
+@pytest.mark.parametrize(
+    ("shape", "arguments", "axes"),
+    [
+        ((2, 3, 8, 8), {"kernel_shape": (1, 3)}, 1),
+        ((2, 3, 4, 8, 8), {"kernel_shape": (1, 1, 3)}, 1),
+        ((2, 3, 8, 8), {"kernel_shape": (3, 1)}, 2),
+        ((2, 3, 8, 8), {"kernel_shape": (1, 3), "strides": (2, 1)}, 2),
+        ((2, 3, 8, 8), {"kernel_shape": (1, 3), "pads": (0, 1, 1, 1)}, 2),
+        ((2, 3, 4, 4, 8), {"kernel_shape": (4, 4, 3)}, 2),
+        ((2, 3, 4, 4, 4), {"kernel_shape": 4}, 1),
+        ((2, 8, 8, 3), {"kernel_shape": (1, 3), "channels_last": True}, 1),
+    ],
+)
+@pytest.mark.parametrize("indices", [False, True])
+def test_axes_that_the_window_leaves_alone_or_covers_are_merged(
+    shape: tuple[int, ...], arguments: dict[str, Any], axes: int, indices: bool
+) -> None:
+    emulator_backend()
+    problem = resolve("max", shape, "float32", **arguments, return_indices=indices)
+    (step,) = plan(problem, kernel="window").launches
+    assert int(step.template[1]) == axes
+    x = np.random.default_rng(0).integers(0, 9, shape).astype(np.float32)
+    with emulator.settings(kernel="window"):
+        found = emulator.max_pool(x, **arguments, return_indices=indices)
+    expected = gpupool.max_pool(x, **arguments, return_indices=indices)
+    pairs = zip(found, expected, strict=True) if indices else [(found, expected)]
+    for mine, right in pairs:
+        assert_bitwise(mine, right)
+
+
+def test_axes_apart_in_memory_are_not_merged() -> None:
+    problem = resolve("max", (2, 3, 4, 8), "float32", kernel_shape=(1, 3))
+    joined, apart = contiguous(problem.shape), (3 * 4 * 16, 4 * 16, 16, 2)
+    transposed = (96, 32, 1, 4)
+    axes = [
+        plan(problem, strides, 16, "window").launches[0].template[1]
+        for strides in (joined, apart, transposed)
+    ]
+    assert axes == ["1", "1", "2"]
+
+
+def test_merging_keeps_results_in_any_memory() -> None:
+    emulator_backend()
+    backend = Backend("emulator", emulator)
+
+    @given(
+        case=st.builds(
+            merging_case,
+            st.sampled_from(("max_pool", "average_pool")),
+            st.lists(st.sampled_from(("alone", "covered", "slides")), min_size=2, max_size=4),
+            st.booleans(),
+            st.sampled_from(sorted(strategies.MEMORY)),
+        )
+    )
+    def check(case: strategies.Case) -> None:
+        with emulator.settings(kernel="window"):
+            found = case.run(backend)
+        for mine, right in zip(found, case.run(Backend("numpy", gpupool)), strict=True):
+            assert_bitwise(mine, right)
+
+    check()
+
+
+def merging_case(function: str, kinds: list[str], last: bool, memory: str) -> strategies.Case:
+    """Return a call whose window leaves each axis alone, covers it or slides; sums are exact."""
+    sizes = [3, 4, 2, 3][: len(kinds)]
+    kernel = [
+        {"alone": 1, "covered": size, "slides": 2}[kind]
+        for kind, size in zip(kinds, sizes, strict=True)
+    ]
+    x = np.random.default_rng(len(kinds)).integers(
+        0, 9, strategies.laid_out(2, 3, tuple(sizes), last)
+    )
+    arguments: dict[str, Any] = {"kernel_shape": kernel, "channels_last": last}
+    if function == "max_pool":
+        arguments["return_indices"] = True
+    return strategies.Case(function, (strategies.MEMORY[memory](x.astype(np.float32)),), arguments)
