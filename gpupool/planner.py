@@ -453,6 +453,7 @@ class _Tile:
     packed: bool
     load: int
     store: int
+    pairs: bool  # two 16-bit maxima in a word
 
     @classmethod
     def cheapest(cls, problem: PoolProblem, geometry: _Geometry, alignment: int) -> _Tile | None:
@@ -479,28 +480,30 @@ class _Tile:
         outputs: int, rows: int, lanes: int, packed: bool,
     ) -> _Tile | None:  # fmt: skip
         *outer, inner = geometry.dims
-        span = (outputs - 1) * inner.axis.stride + inner.axis.kernel
-        elements = span * lanes // (2 if _in_pairs(problem) else 1)
-        if (rows + 1) * elements > TILE_REGISTERS or outputs * rows * lanes > TILE_OUTPUTS:
-            return None
         if rows > 1 and not outer:
             return None
         body = outputs * inner.axis.stride * lanes if packed else lanes
         steps = [dim.step for dim in (geometry.batch, geometry.channels, *outer)]
         if problem.channels_last:
             steps = [steps[0], *steps[2:]]
-        load = _width(
-            alignment,
-            problem.dtype,
-            body,
-            inner.axis.size * lanes if packed else inner.step,
-            *steps,
-        )
+        row = inner.axis.size * lanes if packed else inner.step
         pitch = inner.axis.out * lanes if packed else inner.step
+        load = _width(alignment, problem.dtype, body, row, *steps)
         store = _width(alignment, problem.out_dtype, outputs * lanes if packed else lanes, pitch)
         if not packed and min(load, store) < lanes:
             return None
-        return cls(outputs, rows, lanes, packed, load, store)
+        pairs = problem.reduction == "max" and problem.dtype.itemsize == 2
+        tile = cls(outputs, rows, lanes, packed, load, store, pairs and load % 2 == store % 2 == 0)
+        return tile if tile.fits(inner.axis) else None
+
+    def fits(self, inner: Axis) -> bool:
+        """Whether registers hold the tile."""
+        span = ((self.outputs - 1) * inner.stride + inner.kernel) * self.lanes
+        words = span // 2 if self.pairs else span
+        most = TILE_OUTPUTS if self.pairs else TILE_OUTPUTS // 2
+        return (self.rows + 1) * words <= TILE_REGISTERS and (
+            self.outputs * self.rows * self.lanes <= most
+        )
 
     def threads(self, geometry: _Geometry) -> int:
         """Threads that cover every output."""
@@ -524,21 +527,16 @@ class _Tile:
         body = min(span, self.outputs * inner.stride) if self.packed else span
         halo = (span - body) * self.lanes
         loads = 5 * halo + 4 * body * self.lanes / (self.load if self.packed else self.lanes)
-        pairs = 0.5 if _in_pairs(problem) else 1.0
+        pairs = 0.5 if self.pairs else 1.0
         elements = halo + body * self.lanes * pairs
         lines = slices * ((self.rows - 1) * row.stride + row.kernel)
-        lift = 0.0 if _in_pairs(problem) else 1.0
+        lift = 0.0 if self.pairs else 1.0
         work = lines * (loads + elements * lift + 4)
         work += self.rows * elements * (slices * row.kernel - 1)
         outputs = self.rows * self.outputs * self.lanes
         finish = 6 if problem.reduction == "average" else 2
         work += outputs * ((2 * inner.kernel - 1) * pairs + finish * lift + 4 / self.store)
         return max(self.threads(geometry), FILL) * (TILE_SETUP + work)
-
-
-def _in_pairs(problem: PoolProblem) -> bool:
-    """Whether rows.cu merges two elements at once: maxima of 16-bit floats."""
-    return problem.reduction == "max" and problem.dtype.itemsize == 2
 
 
 def _lone_cost(geometry: _Geometry) -> float:
@@ -599,7 +597,7 @@ def _plan_plane(
     whole = _whole_rows(problem, geometry)
     load = _vector_taps(problem, geometry, alignment) if whole else 1
     vectors = taps // load
-    workers = 8 if problem.channels_last else _workers(geometry.outputs, vectors)
+    workers = 8 if problem.channels_last else _workers(geometry, vectors, load)
     outputs = THREADS // workers
     blocks = -(-geometry.outputs // outputs)
     parts = max(1, min(BLOCKS // blocks, vectors // (16 * workers), 65535))
@@ -627,10 +625,15 @@ def _plan_plane(
     return Plan(problem, strides, (cut, last), geometry.outputs * parts * PART_BYTES)
 
 
-def _workers(outputs: int, vectors: int) -> int:
-    """Return the threads of one output: as few as fill the card, each with work to do."""
+def _workers(geometry: _Geometry, vectors: int, load: int) -> int:
+    """Return the threads of one output: as few as fill the card, a short row's vectors at once."""
+    row = geometry.dims[-1].axis.kernel // load
     workers = 4
-    while workers < THREADS and (vectors > 64 * workers or outputs * workers < FILL):
+    while workers < THREADS and (
+        vectors > 64 * workers
+        or geometry.outputs * workers < FILL
+        or (len(geometry.dims) > 1 and workers < row <= 32)
+    ):
         workers *= 2
     return workers
 

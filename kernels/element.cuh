@@ -64,6 +64,18 @@ __device__ inline float add(float a, float b) {
 #endif
 }
 
+// Under -ftz=true the compiler negates by an addition.
+__device__ inline double negative(double x) { return -x; }
+__device__ inline float negative(float x) {
+#ifdef __CUDA_ARCH__
+    float r;
+    asm("neg.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
+#else
+    return -x;
+#endif
+}
+
 __device__ inline double multiply(double a, double b) { return a * b; }
 __device__ inline float multiply(float a, float b) {
 #ifdef __CUDA_ARCH__
@@ -101,8 +113,8 @@ __device__ inline double reciprocal(double x) { return 1 / x; }
 __device__ inline float reciprocal(float x) {
 #ifdef __CUDA_ARCH__
     float r;
-    asm("rcp.approx.f32 %0, %1;" : "=f"(r) : "f"(x));
-    return multiply_add(multiply_add(-x, r, 1.0f), r, r);
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return multiply_add(multiply_add(negative(x), r, 1.0f), r, r);
 #else
     return 1 / x;
 #endif
@@ -124,7 +136,7 @@ template <class V, class Count> __device__ inline V quotient(V a, Count count) {
 // Multiplied by the reciprocal and corrected by the remainder: the rounding of a division.
 template <class V> __device__ inline V corrected(V a, V divisor, V reciprocal) {
     V q = multiply(a, reciprocal);
-    return multiply_add(multiply_add(-q, divisor, a), reciprocal, q);
+    return multiply_add(multiply_add(negative(q), divisor, a), reciprocal, q);
 }
 template <class V> __device__ inline V quotient(V a, Few count) {
     V divisor = static_cast<V>(count.count);
@@ -140,7 +152,7 @@ __device__ inline double magnitude(double x) { return fabs(x); }
 __device__ inline float magnitude(float x) { return __uint_as_float(__float_as_uint(x) & 0x7fffffffu); }
 
 template <class Value> __device__ inline bool finite(Value x) {
-    return magnitude(x) < __int_as_float(0x7f800000);
+    return fabs(x) < __int_as_float(0x7f800000);
 }
 
 // Whether v takes the place of best: it is greater, or the first NaN.
@@ -203,6 +215,26 @@ template <int Words> struct alignas(4 * Words) Vector {
     unsigned word[Words];
 };
 
+// Reads Bytes of global memory: 1, 2, 4, 8 or a multiple of 16, as aligned as they are many.
+template <int Bytes> __device__ inline void load_words(const void* from, unsigned* word) {
+    if constexpr (Bytes == 1) {
+        word[0] = __ldg(static_cast<const unsigned char*>(from));
+    } else if constexpr (Bytes == 2) {
+        word[0] = __ldg(static_cast<const unsigned short*>(from));
+    } else if constexpr (Bytes == 4) {
+        word[0] = __ldg(static_cast<const unsigned*>(from));
+    } else if constexpr (Bytes == 8) {
+        uint2 v = __ldg(static_cast<const uint2*>(from));
+        word[0] = v.x, word[1] = v.y;
+    } else {
+#pragma unroll
+        for (int i = 0; i < Bytes / 4; i += 4) {
+            uint4 v = __ldg(static_cast<const uint4*>(from) + i / 4);
+            word[i] = v.x, word[i + 1] = v.y, word[i + 2] = v.z, word[i + 3] = v.w;
+        }
+    }
+}
+
 __device__ inline unsigned bits(signed char x) { return static_cast<unsigned char>(x); }
 __device__ inline unsigned bits(unsigned char x) { return x; }
 __device__ inline unsigned bits(__half x) { return __half_as_ushort(x); }
@@ -217,16 +249,28 @@ __device__ inline unsigned repeated(double x, int i) {
     return i % 2 ? __double2hiint(x) : __double2loint(x);
 }
 
+// One byte of a word: selector 0xsssn takes byte n, and fills with its sign (8 + n) or zero (4).
+__device__ inline int byte(unsigned word, unsigned selector) {
+#ifdef __CUDA_ARCH__
+    int r;
+    asm("prmt.b32 %0, %1, 0, %2;" : "=r"(r) : "r"(word), "r"(selector));
+    return r;
+#else
+    unsigned low = word >> 8 * (selector % 4) & 0xff;
+    return selector & 0x8000 ? static_cast<signed char>(low) : static_cast<int>(low);
+#endif
+}
+
 // The value of element `i` of consecutive words.
 template <class T> struct Words;
 template <> struct Words<signed char> {
     __device__ static int value(const unsigned* w, int i) {
-        return static_cast<signed char>(w[i / 4] >> 8 * (i % 4));
+        return byte(w[i / 4], i % 4 * 0x1111 + 0x8880);
     }
 };
 template <> struct Words<unsigned char> {
     __device__ static int value(const unsigned* w, int i) {
-        return static_cast<unsigned char>(w[i / 4] >> 8 * (i % 4));
+        return byte(w[i / 4], i % 4 + 0x4440);
     }
 };
 template <> struct Words<__half> {

@@ -4,6 +4,7 @@
 //   lift(v, code)             one tap; code numbers the valid taps of the window, row-major
 //   merge(a, b)               both together; in ArgMax the codes decide between equal maxima
 //   certain(a)                whether finish is accurate: no overflow, no lost small terms
+//   doubt(d, a)               the same for many: d stays 0 while all are certain
 //   finish(a, count)          the result, rounded once
 //   careful(traverse, count)  the result where it is not: traverse(op) reduces the window again
 //   padding()                 an element whose lift is start()
@@ -91,6 +92,9 @@ template <class T> struct Average {
     template <class Code> __device__ Accumulator lift(Accumulator v, Code) const { return v; }
     __device__ Accumulator merge(Accumulator a, Accumulator b) const { return add(a, b); }
     __device__ bool certain(Accumulator a) const { return finite(a); }
+    __device__ Accumulator doubt(Accumulator d, Accumulator a) const {
+        return multiply_add(a, Accumulator(0), d);
+    }
     template <class Count> __device__ Out finish(Accumulator a, Count count) const {
         return Round<T>::from(quotient(a, count));
     }
@@ -185,11 +189,12 @@ template <class T, int P, class Sum> struct Lp {
     }
     __device__ Accumulator merge(Accumulator a, Accumulator b) const { return add(a, b); }
     __device__ bool certain(Accumulator a) const {
-        if (!(a > static_cast<Sum>(norm.least) && finite(a))) return false;
-        if constexpr (P != 0) return true;
+        bool sum = (a > static_cast<Sum>(norm.least)) & finite(a);
+        if constexpr (P != 0) return sum;
         Sum r = root<P>(a, norm);
-        return r > 0 && finite(r);
+        return sum & (r > 0) & finite(r);
     }
+    __device__ Accumulator doubt(Accumulator d, Accumulator a) const { return certain(a) ? d : 1; }
     template <class Count> __device__ Out finish(Accumulator a, Count) const {
         return Round<T>::from(root<P>(a, norm));
     }

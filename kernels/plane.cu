@@ -56,10 +56,11 @@ struct Together {
         if constexpr (Load == 1) {
             a = op.merge(a, op.lift(value(*from), code));
         } else {
-            auto vector = *reinterpret_cast<const Vector<words>*>(from);
+            unsigned word[words];
+            load_words<bytes>(from, word);
 #pragma unroll
             for (int e = 0; e < Load; ++e)
-                a = op.merge(a, op.lift(Words<T>::value(vector.word, e), code + e));
+                a = op.merge(a, op.lift(Words<T>::value(word, e), code + e));
         }
     }
 
@@ -89,9 +90,16 @@ struct Together {
         Index column = worker() % columns;
         if (vectors <= columns) {
             if (column >= vectors) return;
+            const int step = Workers / columns;
+            Index r = begin + worker() / columns;
+            const T* from = x + row_offset(r) + column * Load;
+            const Index down = step * place.dilation(inner - 1) * place.w.axis[inner - 1].step;
 #pragma unroll 4
-            for (Index r = begin + worker() / columns; r < end; r += Workers / columns)
-                read(op, a, x + row_offset(r) + column * Load, r * width + column * Load);
+            for (; r < end; r += step) {
+                read(op, a, Place::axes == 2 ? from : x + row_offset(r) + column * Load,
+                     r * width + column * Load);
+                from += down;
+            }
         } else {
             for (Index r = begin; r < end; ++r)
 #pragma unroll 4

@@ -21,8 +21,8 @@ struct Rows {
 };
 
 // Elements of one row: lifted one by one, or in words where the operator merges pairs of them. A
-// halo holds one element in each word, the body two.
-template <class Op, int Size, bool Pairs, bool Halo> struct Cells {
+// Single one, a halo that no vector fits, holds one element in each word instead of two.
+template <class Op, int Size, bool Pairs, bool Single> struct Cells {
     using T = typename Op::Element;
     using Accumulator = typename Op::Accumulator;
     static constexpr int count = Size > 0 ? Size : 1;
@@ -43,14 +43,14 @@ template <class Op, int Size, bool Pairs, bool Halo> struct Cells {
     }
 };
 
-template <class Op, int Size, bool Halo> struct Cells<Op, Size, true, Halo> {
-    static constexpr int count = Halo ? (Size > 0 ? Size : 1) : (Size + 1) / 2;
+template <class Op, int Size, bool Single> struct Cells<Op, Size, true, Single> {
+    static constexpr int count = Single ? (Size > 0 ? Size : 1) : Size > 1 ? (Size + 1) / 2 : 1;
     unsigned cell[count];
 
     __device__ void set(const Op&, const unsigned* words, int first, int elements) {
 #pragma unroll
         for (int i = 0; i < elements; i += 2)
-            if (first + i < Size) cell[Halo ? first : (first + i) / 2] = words[i / 2];
+            if (first + i < Size) cell[Single ? first : (first + i) / 2] = words[i / 2];
     }
     __device__ void clear(const Op& op) {
 #pragma unroll
@@ -81,10 +81,18 @@ struct Block {
     static constexpr int Right = Span - Left - Body;
     static constexpr bool pairs = Op::pairs && Load % 2 == 0 && Store % 2 == 0;
 
+    // Elements that one load takes in a halo: as many as divide it.
+    __host__ __device__ static constexpr int unit(int elements) {
+        int width = Load;
+        while (elements % width) width /= 2;
+        return width;
+    }
+    __host__ __device__ static constexpr bool single(int elements) { return unit(elements) == 1; }
+
     struct Line {
-        Cells<Op, Left * Lanes, pairs, true> left;
+        Cells<Op, Left * Lanes, pairs, single(Left * Lanes)> left;
         Cells<Op, Body * Lanes, pairs, false> body;
-        Cells<Op, Right * Lanes, pairs, true> right;
+        Cells<Op, Right * Lanes, pairs, single(Right * Lanes)> right;
 
         __device__ void clear(const Op& op) {
             left.clear(op);
@@ -98,14 +106,17 @@ struct Block {
         }
         // The cell of element i, and with pairs the half of the word that it is.
         __device__ auto at(int i) const {
-            if (i < Left * Lanes) return left.cell[i];
+            if (i < Left * Lanes) return left.cell[pairs && !single(Left * Lanes) ? i / 2 : i];
             i -= Left * Lanes;
             if (i < Body * Lanes) return body.cell[pairs ? i / 2 : i];
-            return right.cell[i - Body * Lanes];
+            i -= Body * Lanes;
+            return right.cell[pairs && !single(Right * Lanes) ? i / 2 : i];
         }
         __device__ static int half(int i) {
+            if (i < Left * Lanes) return single(Left * Lanes) ? 0 : i % 2;
             i -= Left * Lanes;
-            return i >= 0 && i < Body * Lanes ? i % 2 : 0;
+            if (i < Body * Lanes) return i % 2;
+            return single(Right * Lanes) ? 0 : (i - Body * Lanes) % 2;
         }
         // Elements i and k side by side in a word.
         __device__ unsigned pair(int i, int k) const {
@@ -163,33 +174,20 @@ struct Block {
 #pragma unroll
             for (int i = 0; i < count; ++i) word[i] = repeated(op.padding(), i);
             if (!readable) return;
-            if constexpr (bytes == 1) {
-                word[0] = __ldg(reinterpret_cast<const unsigned char*>(from));
-            } else if constexpr (bytes == 2) {
-                word[0] = __ldg(reinterpret_cast<const unsigned short*>(from));
-            } else if constexpr (bytes == 4) {
-                word[0] = __ldg(reinterpret_cast<const unsigned*>(from));
-            } else if constexpr (bytes == 8) {
-                uint2 v = __ldg(reinterpret_cast<const uint2*>(from));
-                word[0] = v.x, word[1] = v.y;
-            } else {
-#pragma unroll
-                for (int i = 0; i < count; i += 4) {
-                    uint4 v = __ldg(reinterpret_cast<const uint4*>(from) + i / 4);
-                    word[i] = v.x, word[i + 1] = v.y, word[i + 2] = v.z, word[i + 3] = v.w;
-                }
-            }
+            load_words<bytes>(from, word);
         }
     };
 
-    template <int Size>
-    __device__ void load_halo(Cells<Op, Size, pairs, true>& halo, const T* from, bool readable, int pixel) const {
+    template <int Size, bool Single>
+    __device__ void load_halo(Cells<Op, Size, pairs, Single>& halo, const T* from, bool readable,
+                              int pixel) const {
+        constexpr int width = unit(Size);
 #pragma unroll
-        for (int i = 0; i < Size; ++i) {
+        for (int i = 0; i < Size; i += width) {
             int position = first_pixel() + pixel + i / Lanes;
             bool inside = position >= 0 && position < inner().size;
-            const Loaded<1> loaded(op, from + i, readable && inside);
-            halo.set(op, loaded.word, i, 1);
+            const Loaded<width> loaded(op, from + i, readable && inside);
+            halo.set(op, loaded.word, i, width);
         }
     }
 
@@ -286,14 +284,27 @@ struct Block {
         return all;
     }
 
-    __device__ Out finish(Accumulator a, bool inside, int row, int output) const {
-        if constexpr (Op::counts) {
-            if (!inside) {
-                int count = counted<K>(inner(), first_pixel() + output * S);
-                if constexpr (Axes > 1) count *= counted<KR>(outer(), first_row() + row * SR);
-                if constexpr (Axes > 2) count *= counted<Kernel::at(0)>(w.axis[0], first_slice());
-                return op.finish(a, Few{count > 0 ? count : 1});
-            }
+    // Taps that count in every output row and column; only filled where some do not.
+    struct Counts {
+        int row[Height], column[Outputs];
+    };
+
+    __device__ void count(Counts& counts) const {
+        int slices = Axes > 2 ? counted<Kernel::at(0)>(w.axis[0], first_slice()) : 1;
+#pragma unroll
+        for (int r = 0; r < Height; ++r)
+            counts.row[r] =
+                slices * (Axes > 1 ? counted<KR>(outer(), first_row() + r * SR) : 1);
+#pragma unroll
+        for (int c = 0; c < Outputs; ++c)
+            counts.column[c] = counted<K>(inner(), first_pixel() + c * S);
+    }
+
+    template <bool Inside>
+    __device__ Out finish(Accumulator a, const Counts& counts, int row, int column) const {
+        if constexpr (Op::counts && !Inside) {
+            int count = counts.row[row] * counts.column[column];
+            return op.finish(a, Few{count > 0 ? count : 1});
         }
         return op.finish(a, Exactly<taps>());
     }
@@ -314,29 +325,41 @@ struct Block {
         return pixel * (Packed ? Lanes : grid.pixel_step) + vector * Lanes;
     }
 
-    __device__ void write(const Line& columns, int r, Out* y, bool inside, bool& certain) const {
+    // Stores one row of the block; `doubt` becomes other than 0 where a result is not certain.
+    template <bool Inside>
+    __device__ void write_row(const Line& columns, int r, Out* y, const Counts& counts,
+                              Accumulator& doubt) const {
         constexpr int width = Packed ? Store : Lanes;
         int left = (inner().out.divisor - group * Outputs) * Lanes;
         Out* to = y + place(r, 0);
 #pragma unroll
         for (int b = 0; b < Outputs * Lanes; b += width) {
+            if (b >= left) return;
             Out* at = Packed ? to + b : to + b / Lanes * grid.pixel_step;
             if constexpr (pairs) {
                 Vector<width / 2> words;
 #pragma unroll
                 for (int i = 0; i < width; i += 2) words.word[i / 2] = reduce_pair(columns, b + i);
-                if (b < left) *reinterpret_cast<Vector<width / 2>*>(at) = words;
+                *reinterpret_cast<Vector<width / 2>*>(at) = words;
             } else {
                 Pack<Out, width> pack;
 #pragma unroll
                 for (int i = 0; i < width; ++i) {
                     Accumulator a = reduce(columns, b + i);
-                    if constexpr (!Op::exact) certain = certain && (b >= left || op.certain(a));
-                    pack.element[i] = finish(a, inside, r, (b + i) / Lanes);
+                    if constexpr (!Op::exact) doubt = op.doubt(doubt, a);
+                    pack.element[i] = finish<Inside>(a, counts, r, (b + i) / Lanes);
                 }
-                if (b < left) *reinterpret_cast<Pack<Out, width>*>(at) = pack;
+                *reinterpret_cast<Pack<Out, width>*>(at) = pack;
             }
         }
+    }
+
+    template <bool Inside>
+    __device__ void write(const Line (&columns)[Height], Out* y, const Counts& counts,
+                          Accumulator& doubt) const {
+#pragma unroll
+        for (int r = 0; r < Height; ++r)
+            if (row_exists(r)) write_row<Inside>(columns[r], r, y, counts, doubt);
     }
 
     // The slow path of all outputs of the block, one after the other.
@@ -356,7 +379,7 @@ struct Block {
 
 template <class Op, int Axes, class Kernel, class Stride, int Pad, int Outputs, int Height, int Lanes,
           bool Packed, int Load, int Store>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(256, Op::exact ? 3 : 2)
 rows(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
      const __grid_constant__ Rows grid, const __grid_constant__ Window<Axes, int> w) {
     int n = blockIdx.x * blockDim.x + threadIdx.x;
@@ -365,10 +388,14 @@ rows(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ 
     const Tile block(w, grid, x, n);
     typename Tile::Line columns[Height];
     block.load(columns);
-    bool inside = !Op::counts || block.whole(), certain = true;
-#pragma unroll
-    for (int r = 0; r < Height; ++r)
-        if (block.row_exists(r)) block.write(columns[r], r, y, inside, certain);
+    typename Op::Accumulator doubt = 0;
+    typename Tile::Counts counts;
+    if (!Op::counts || block.whole()) {
+        block.template write<true>(columns, y, counts, doubt);
+    } else {
+        block.count(counts);
+        block.template write<false>(columns, y, counts, doubt);
+    }
     if constexpr (!Op::exact)
-        if (!certain) block.redo(x, y);
+        if (!(doubt == 0)) block.redo(x, y);
 }
