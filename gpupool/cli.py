@@ -8,6 +8,7 @@ The command turns text into numbers; what these may be is decided where every ca
 from __future__ import annotations
 
 import argparse
+import importlib
 import inspect
 import json
 import re
@@ -15,6 +16,7 @@ import sys
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, cast
 
@@ -451,6 +453,27 @@ def _verify(args: argparse.Namespace) -> int:
     return EXIT_FAILED if report.mismatch else 0
 
 
+# gpupool bench
+
+
+def _bench() -> Any:
+    """Return the benchmark: inside the wheel, or beside gpupool in a checkout."""
+    beside = Path(gpupool.__file__).resolve().parents[1] / "bench" / "__main__.py"
+    if find_spec("gpupool.bench"):
+        return importlib.import_module("gpupool.bench.__main__")
+    if beside.exists():
+        return importlib.import_module("bench.__main__")
+    raise GpupoolError(f"the benchmark is missing: it is not in gpupool, nor at {beside}")
+
+
+def _bench_arguments(parser: argparse.ArgumentParser) -> None:
+    _bench().arguments(parser)
+
+
+def _run_bench(args: argparse.Namespace) -> int:
+    return int(_bench().run(args))
+
+
 # The command
 
 
@@ -470,11 +493,21 @@ COMMANDS = (
     Command("verify", "compare GPU, CPU and other libraries", _verify_arguments, _verify),
     Command("run", "run an ONNX model, its pooling on gpupool", models.arguments, models.run),
     Command("info", "print versions, devices, and why the GPU is off", _info_arguments, _info),
+    Command("bench", "time GPU, CPU and peers; count instructions", _bench_arguments, _run_bench),
 )
 
 
 class _Parser(argparse.ArgumentParser):
-    """Reports bad usage in one escaped line."""
+    """Reports bad usage in one escaped line; takes arguments once its command is asked for."""
+
+    command: Command | None = None
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse, for a subcommand after adding what it takes: the others need no import."""
+        if self.command:
+            self.command.arguments(self)
+            self.command = None
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         say(f"gpupool: error: {message} ({self.prog} --help lists the options)", "red")
@@ -494,7 +527,7 @@ def _parser() -> argparse.ArgumentParser:
         sub = subparsers.add_parser(
             command.name, help=command.summary, description=command.summary, allow_abbrev=False
         )
-        command.arguments(sub)
+        sub.command = command
         sub.add_argument("--debug", action="store_true", help="show the traceback of an error")
         sub.set_defaults(run=command.run)
     return parser
