@@ -24,7 +24,8 @@ from typing import Any
 from gpupool.errors import GpupoolError
 from gpupool.terminal import say
 
-ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = __package__ or "bench"
+ROOT = Path(__file__).resolve().parents[len(PACKAGE.split("."))]
 
 SECONDS = 465
 """For all parts together; what one does not use is left to the next."""
@@ -114,7 +115,7 @@ def parts(out: Path, scratch: Path, only: str = "") -> list[Part]:
     python = [sys.executable, "-W", "ignore"]
     small = scratch / "small.json"
     small.write_text(json.dumps(SMALL), encoding="utf-8")
-    check = [*python, "-m", "bench", "--cases", str(small), "--check"]
+    check = [*python, "-m", PACKAGE, "--cases", str(small), "--check"]
     host, timed = scratch / "host.json", out / "bench.json"
     cold = {**os.environ, "CUPY_CACHE_DIR": str(scratch / "cache")}
     cases = ["--only", only] if only else []
@@ -127,7 +128,7 @@ def parts(out: Path, scratch: Path, only: str = "") -> list[Part]:
         ),
         Part(
             "host overhead",
-            [*python, "-m", "bench", "--host", "--json", str(host)],
+            [*python, "-m", PACKAGE, "--host", "--json", str(host)],
             40,
             lambda _: json.loads(host.read_text(encoding="utf-8"))["rows"],
         ),
@@ -137,7 +138,7 @@ def parts(out: Path, scratch: Path, only: str = "") -> list[Part]:
         ),
         Part(
             "cases",
-            [*python, "-m", "bench", "--json", str(timed), *cases],
+            [*python, "-m", PACKAGE, "--json", str(timed), *cases],
             SECONDS,
             lambda _: json.loads(timed.read_text(encoding="utf-8")),
         ),
