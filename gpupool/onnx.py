@@ -77,7 +77,8 @@ def _names(dtypes: frozenset[DType]) -> tuple[str, ...]:
 def new_ops(device: str = "auto") -> list[type]:
     """Return the pooling operators for ``onnx.reference.ReferenceEvaluator(model, new_ops=...)``.
 
-    ``device`` is "cpu", "gpu", or "auto", which takes the GPU where there is one.
+    ``device`` is "cpu", "gpu", or "auto", which takes the GPU where there is one. The evaluator
+    hands no operators on to a model's own functions: ``onnx.inliner`` brings these in line before.
 
     >>> sorted(op.__name__ for op in new_ops("cpu"))[:3]
     ['AveragePool', 'GlobalAveragePool', 'GlobalLpPool']
