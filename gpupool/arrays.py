@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,18 @@ def pointer(array: Any) -> int:
     if isinstance(array, np.ndarray):
         return int(array.__array_interface__["data"][0])
     return int(array.data.ptr)
+
+
+def device(array: Any) -> int | None:
+    """Return the number of the GPU that holds the array, None for the CPU."""
+    return None if isinstance(array, np.ndarray) else int(array.device.id)
+
+
+def on_device(array: Any) -> AbstractContextManager[Any]:
+    """Make the array's device the current one: CuPy works there only."""
+    current: AbstractContextManager[Any]
+    current = nullcontext() if isinstance(array, np.ndarray) else array.device
+    return current
 
 
 def address_range(array: Any) -> range:

@@ -454,12 +454,15 @@ def _run(problem: Problem, inputs: tuple[Any, ...], out: Any, planned: bool = Fa
         return _run_viewed(kind, problem, inputs, out, planned)
     backend = BACKENDS[kind]
     given = _given(problem, inputs, out, kind)
-    inputs = tuple(map(arrays.aligned, inputs))
-    if not (planned and kind == "cupy"):
-        values.check(problem, inputs)
-    outputs = given or _allocate(backend, problem, inputs[0])
-    if outputs[0].size:
-        backend.run(problem, inputs, outputs)
+    for array in (*inputs[1:], *given):
+        _same_device(inputs[0], array)
+    with arrays.on_device(inputs[0]):
+        inputs = tuple(map(arrays.aligned, inputs))
+        if not (planned and kind == "cupy"):
+            values.check(problem, inputs)
+        outputs = given or _allocate(backend, problem, inputs[0])
+        if outputs[0].size:
+            backend.run(problem, inputs, outputs)
     return outputs if len(outputs) > 1 else outputs[0]
 
 
@@ -490,6 +493,14 @@ def _same_kind(kind: str, name: str, array: Any) -> None:
     other = arrays.kind(name, array)
     if other != kind:
         raise GpupoolTypeError(f"x is a {kind} array and {name} a {other} array: use one kind")
+
+
+def _same_device(x: Any, array: Any) -> None:
+    own, other = arrays.device(x), arrays.device(array)
+    if other != own:
+        raise GpupoolTypeError(
+            f"x is on device {own} and another array on device {other}: copy it to one device"
+        )
 
 
 def _allocate(backend: Backend | interchange.Library, problem: Problem, x: Any) -> tuple[Any, ...]:

@@ -1,0 +1,284 @@
+"""Launching as CuPy would see it: a stand-in for CuPy on NumPy memory whose kernels are emulated.
+
+It holds to CuPy's own rules: an array is touched on its own device only, ``bool`` waits for the
+device, a RawModule compiles text, options and name expressions.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gpupool
+from gpupool import jit, launch
+from gpupool.errors import GpupoolError, GpupoolTypeError, GpupoolValueError
+from tests.conftest import Backend, emulator_backend, numpy_backend
+from tests.cuda_on_cpu import EmulatedModule
+from tests.strategies import MEMORY, Case
+from tests.tolerance import assert_bitwise
+
+current: list[int] = [0]
+waits: list[str] = []
+modules: list[dict[str, Any]] = []
+
+
+class Device:
+    """The one that ``with`` makes current."""
+
+    def __init__(self, id: int | None = None) -> None:  # noqa: A002 - CuPy's name
+        self.id = current[-1] if id is None else id
+
+    def __enter__(self) -> Device:
+        current.append(self.id)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        current.pop()
+
+
+class Array:
+    """What gpupool uses of cupy.ndarray."""
+
+    __module__ = "cupy"
+
+    def __init__(self, memory: np.ndarray[Any, Any], device: int) -> None:
+        self.memory, self.device = memory, Device(device)
+        self.data = SimpleNamespace(ptr=memory.ctypes.data)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.memory, name)
+        return self._method(found) if callable(found) and name != "dtype" else found
+
+    def _method(self, method: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._touch()
+            return self._like(method(*map(plain, args), **kwargs))
+
+        return call
+
+    def _touch(self) -> None:
+        assert self.device.id == current[-1], "an array of another than the current device"
+
+    def _like(self, value: Any) -> Any:
+        return Array(np.asarray(value), self.device.id)
+
+    def __bool__(self) -> bool:
+        waits.append("bool")
+        return bool(self.memory)
+
+    def __int__(self) -> int:
+        return int(self.memory)
+
+    def __float__(self) -> float:
+        return float(self.memory)
+
+    def __setitem__(self, place: Any, value: Any) -> None:
+        self._touch()
+        self.memory[place] = plain(value)
+
+    def tolist(self) -> Any:
+        return self.memory.tolist()
+
+
+def _operator(name: str) -> Any:
+    def apply(self: Array, *others: Any) -> Array:
+        self._touch()
+        return self._like(getattr(operator, name)(self.memory, *map(plain, others)))
+
+    return apply
+
+
+for _name in (
+    *("lt", "le", "gt", "ge", "eq", "ne", "and", "or", "invert", "getitem"),
+    *("add", "sub", "mul", "floordiv", "neg", "abs"),
+):
+    setattr(Array, f"__{_name}__", _operator(f"__{_name}__"))
+Array.__iand__ = Array.__and__  # type: ignore[attr-defined]
+
+
+def plain(value: Any) -> Any:
+    return value.memory if isinstance(value, Array) else value
+
+
+class RawModule:
+    """Compiles the very text that CuPy would get."""
+
+    def __init__(self, **given: Any) -> None:
+        modules.append(given)
+        (self.expression,) = given["name_expressions"]
+        folder = jit.kernel_folder()
+        self.module = EmulatedModule(given["code"], include_dir=folder, expression=self.expression)
+
+    def get_function(self, expression: str) -> Any:
+        function = self.module.get_function(expression)
+
+        def call(grid: Any, block: Any, args: Any, shared_mem: int = 0) -> None:
+            for array in args:
+                if isinstance(array, Array):
+                    array._touch()
+            function(grid, block, tuple(map(plain, args)), shared_mem=shared_mem)
+
+        return call
+
+
+def array(memory: np.ndarray[Any, Any], device: int = 0) -> Array:
+    return Array(memory, device)
+
+
+def empty(shape: Any, dtype: Any) -> Array:
+    return Array(np.empty(shape, dtype), current[-1])
+
+
+def ascontiguousarray(of: Array) -> Array:
+    of._touch()
+    return Array(np.ascontiguousarray(of.memory), of.device.id)
+
+
+@pytest.fixture(autouse=True)
+def cupy(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    emulator_backend()
+    cuda = SimpleNamespace(Device=Device)
+    made = SimpleNamespace(
+        cuda=cuda, empty=empty, ascontiguousarray=ascontiguousarray, RawModule=RawModule
+    )
+    monkeypatch.setitem(sys.modules, "cupy", made)
+    jit.function.cache_clear()
+    waits.clear()
+    modules.clear()
+    yield made
+    jit.function.cache_clear()
+    assert current == [0]
+
+
+CUPY = Backend("cupy", gpupool, array, lambda result: result.memory)
+ON_DEVICE_1 = Backend(
+    "cupy", gpupool, lambda memory: Array(memory, 1), lambda result: result.memory
+)
+
+
+def x(*shape: int, dtype: Any = np.float32) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(0).integers(0, 9, shape).astype(dtype)
+
+
+ROI = np.array([[0, 1, 1, 4, 5]], np.float32)
+CASES = {
+    "max": Case("max_pool", (x(1, 2, 9, 9),), {"kernel_shape": 3, "strides": 2, "pads": 1}),
+    "Indices": Case("max_pool", (x(1, 2, 9),), {"kernel_shape": 3, "return_indices": True}),
+    "average": Case("average_pool", (x(1, 9, 2),), {"kernel_shape": 4, "channels_last": True}),
+    "norm": Case("lp_pool", (x(1, 2, 9, dtype=np.float64),), {"kernel_shape": 2, "p": 1}),
+    "global": Case("global_max_pool", (x(1, 2, 120, 100),), {}),
+    "unpool": Case("max_unpool", (x(1, 1, 4), np.array([[[0, 9, 3, 9]]])), {"kernel_shape": 10}),
+    "regions": Case("max_roi_pool", (x(1, 2, 6, 6), ROI), {"pooled_shape": 2}),
+    "align": Case("roi_align", (x(1, 2, 6, 6), ROI[:, 1:].copy(), np.array([0])), {}),
+}  # fmt: skip
+every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+
+
+@every_case
+@pytest.mark.parametrize("backend", [CUPY, ON_DEVICE_1], ids=["device 0", "device 1"])
+def test_the_functions_run_on_the_device_of_x(backend, case):
+    results = case.call(backend)
+    for result, right in zip(results, case.run(numpy_backend()), strict=True):
+        assert isinstance(result, Array)
+        assert result.device.id == backend.array(np.zeros(1)).device.id
+        np.testing.assert_array_equal(result.memory, right)
+
+
+@every_case
+@pytest.mark.parametrize("memory", ["strided", "unaligned", "negative strides"])
+def test_any_memory_for_inputs_and_out(case, memory):
+    right = case.run(numpy_backend())
+    out = tuple(array(MEMORY[memory](np.zeros_like(one))) for one in right)
+    moved = case.on(*map(MEMORY[memory], case.arrays))
+    results = moved.call(CUPY, out=out if len(out) > 1 else out[0])
+    for result, given, one in zip(results, out, right, strict=True):
+        assert result is given
+        assert_bitwise(np.array(result.memory), one)
+
+
+@every_case
+def test_only_checks_of_values_wait_for_the_device(case):
+    case.call(CUPY)
+    checks_values = case.function in ("max_unpool", "max_roi_pool", "roi_align")
+    assert len(waits) == checks_values
+
+
+def test_a_plan_never_waits_and_skips_bad_entries():
+    plan = gpupool.plan("MaxUnpool", (1, 1, 3), "float32", kernel_shape=2, strides=2)
+    y = plan(array(x(1, 1, 3) + 1), array(np.array([[[-1, 2, 99]]])))
+    assert not waits
+    assert np.count_nonzero(y.memory) == 1
+    plan = gpupool.plan("MaxRoiPool", (1, 1, 4, 4), "float32", pooled_shape=1, num_rois=1)
+    y = plan(array(x(1, 1, 4, 4) + 1), array(np.array([[7, 0, 0, 3, 3]], np.float32)))
+    assert not waits
+    assert y.memory.tolist() == [[[[0]]]]
+
+
+def test_one_module_for_each_instantiation_compiled_once():
+    for _ in range(3):
+        CASES["max"].call(CUPY)
+    (module,) = modules
+    plan = gpupool.plan("max", (1, 2, 9, 9), "float32", **CASES["max"].arguments).plan
+    (launched,) = plan.launches
+    assert module["name_expressions"] == (launched.expression,)
+    assert jit.digest(jit.kernel_folder()) in module["code"]
+    assert f'#include "{launched.source}"' in module["code"]
+    assert module["options"] == jit.options()
+    CASES["max"].call(ON_DEVICE_1)
+    assert len(modules) == 2, "modules belong to a device"
+
+
+def test_arrays_of_two_devices_are_refused():
+    values, indices = x(1, 1, 4), np.arange(4).reshape(1, 1, 4)
+    with pytest.raises(GpupoolTypeError, match=r"device 0 .* device 1"):
+        gpupool.max_unpool(array(values), array(indices, 1), 1)
+    with pytest.raises(GpupoolTypeError, match=r"device 1 .* device 0"):
+        gpupool.global_max_pool(array(values, 1), out=array(np.zeros((1, 1, 1), np.float32)))
+    with pytest.raises(GpupoolTypeError, match="cupy array and out a numpy array"):
+        gpupool.global_max_pool(array(values), out=np.zeros((1, 1, 1), np.float32))
+
+
+def test_bad_entries_are_refused_on_the_device():
+    with pytest.raises(GpupoolValueError, match="indices holds 4"):
+        gpupool.max_unpool(array(x(1, 1, 4), 1), array(np.full((1, 1, 4), 4), 1), 1)
+    with pytest.raises(GpupoolValueError, match="RoI 0 is not usable"):
+        gpupool.max_roi_pool(array(x(1, 1, 4, 4)), array(ROI + 1), 2)
+
+
+def test_running_out_of_memory_names_the_output(cupy):
+    def full(*_: Any) -> Any:
+        raise MemoryError("out of memory allocating 1 bytes")
+
+    cupy.empty = full
+    with pytest.raises(MemoryError, match="out of memory") as raised:
+        CASES["max"].call(CUPY)
+    assert "Y (1, 2, 5, 5) float32, 200 bytes" in raised.value.__notes__[0]
+    cupy.empty = empty
+    CASES["max"].call(CUPY)
+
+
+def test_an_empty_result_launches_nothing():
+    y = gpupool.max_pool(array(x(0, 2, 4)), 2)
+    assert y.shape == (0, 2, 3)
+    assert not modules
+
+
+def test_warmup_compiles_what_the_plan_launches(monkeypatch):
+    monkeypatch.setattr(launch, "gpu_reason", lambda: "there is none")
+    with pytest.raises(GpupoolError, match="no GPU to compile for: there is none"):
+        gpupool.warmup("GlobalMaxPool", (1, 2, 120, 100), "float32")
+    monkeypatch.setattr(launch, "gpu_reason", lambda: None)
+    made = gpupool.warmup("GlobalMaxPool", (1, 2, 120, 100), "float32")
+    assert [m["name_expressions"][0] for m in modules] == [
+        one.expression for one in made.plan.launches
+    ]
+    count = len(modules)
+    assert_bitwise(
+        made(array(CASES["global"].arrays[0])).memory, CASES["global"].run(numpy_backend())[0]
+    )
+    assert len(modules) == count
