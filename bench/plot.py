@@ -10,6 +10,7 @@ from typing import Any
 from gpupool.errors import GpupoolError
 
 OURS, GOAL, ROOF = "#1f4e79", "#c0392b", "#7f8c8d"
+LEADER = {"arrowstyle": "-", "color": "#bbbbbb", "lw": 0.6}
 PEERS = ("#e08e0b", "#8e44ad", "#2e8b57", "#6d4c41")
 
 
@@ -24,8 +25,10 @@ def save(result: dict[str, Any], path: Path) -> None:
     rows = [row for row in result["rows"] if not row.get("wrong")]
     if not rows:
         raise GpupoolError("there is no correct case to draw")
-    draw = {"static": _static, "gpu": _gpu, "cpu": _cpu}[result["mode"]]
-    height = 1.6 + 0.24 * len(rows) * (2.2 if result["mode"] == "gpu" else 1)
+    draw = {"static": _static, "gpu": _gpu, "cpu": _cpu}.get(result["mode"])
+    if draw is None:
+        raise GpupoolError(f"a {result['mode']} result has no picture")
+    height = 1.6 + 0.24 * len(rows) * (1.6 if result["mode"] == "gpu" else 1)
     figure, axes = pyplot.subplots(
         1, 2, figsize=(15, max(5.5, height)), dpi=110, width_ratios=(1, 1.15), layout="constrained"
     )
@@ -90,16 +93,18 @@ def _names(axis: Any, points: Sequence[tuple[str, float, float]]) -> None:
     for name, x, y in sorted(points, key=lambda point: point[1]):
         width, height = 8.0 * len(name), 13.0
         sides = [(6.0, -4.0), (-width - 6, -4.0)]
-        columns = [(-width / 2, sign * away) for away in range(12, 180, 12) for sign in (1, -1)]
+        columns = [
+            (-width / 2, y) for away in range(7, 200, 13) for y in (float(away), -away - height)
+        ]
         px, py = places[name]
-        for dx, dy in (*sides, *columns):
+        for dx, dy in (*columns[:2], *sides, *columns[2:]):
             box = (px + dx, py + dy, px + dx + width, py + dy + height)
             if not any(_meet(box, other) for other in taken):
                 break
         taken.append(box)
         axis.annotate(
             name, (x, y), (dx, dy), textcoords="offset pixels", fontsize=7, color="#333333",
-            arrowprops={"arrowstyle": "-", "color": "#bbbbbb", "lw": 0.6} if abs(dy) > 14 else None,
+            arrowprops=None if -25 < dy < 12 else LEADER,
         )  # fmt: skip
 
 
@@ -126,13 +131,13 @@ def _static(rows: Sequence[dict[str, Any]], roof: Any, bars: Any) -> None:
         xscale="log", yscale="log", xlabel="thread-instructions issued for each byte moved",
         ylabel="share of copy speed that issue allows", title="Roofline", ylim=(None, 4),
     )  # fmt: skip
-    _names(roof, points)
     roof.grid(color="#eeeeee", which="both")
     _bars(bars, rows, {"allowed by issue": (OURS, [row["predicted"] for row in rows])})
     _goals(bars, rows)
     bars.axvline(1, color=ROOF, lw=1.5)
     bars.set(xlabel="predicted share of copy speed", xlim=(0, 1.05))
     _legend(bars)
+    _names(roof, points)
 
 
 def _gpu(rows: Sequence[dict[str, Any]], roof: Any, bars: Any) -> None:
@@ -152,8 +157,8 @@ def _gpu(rows: Sequence[dict[str, Any]], roof: Any, bars: Any) -> None:
     roof.set(
         xscale="log", yscale="log", xlabel="least bytes of the case (MB)",
         ylabel="least bytes over time (GB/s)", title="Roofline: the copy is the roof",
+        ylim=(None, 2.2 * copy),
     )  # fmt: skip
-    _names(roof, points)
     roof.grid(color="#eeeeee", which="both")
     roof.legend(loc="lower right", fontsize=8)
 
@@ -168,6 +173,7 @@ def _gpu(rows: Sequence[dict[str, Any]], roof: Any, bars: Any) -> None:
     bars.axvline(1, color=ROOF, lw=1.5)
     bars.set(xlabel="share of copy speed")
     _legend(bars)
+    _names(roof, points)
 
 
 def _cpu(rows: Sequence[dict[str, Any]], times: Any, ratios: Any) -> None:
@@ -188,6 +194,5 @@ def _cpu(rows: Sequence[dict[str, Any]], times: Any, ratios: Any) -> None:
     ratios.set(
         xscale="log",
         xlabel="time of the oracle over the peer's (left is better)",
-        title="Ratio: left is better",
     )
     _legend(ratios)
