@@ -379,7 +379,7 @@ struct Block {
 
 template <class Op, int Axes, class Kernel, class Stride, int Pad, int Outputs, int Height, int Lanes,
           bool Packed, int Load, int Store>
-__global__ void __launch_bounds__(256, Op::exact ? 3 : 2)
+__global__ void __launch_bounds__(256, Op::exact ? 0 : 2)
 rows(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
      const __grid_constant__ Rows grid, const __grid_constant__ Window<Axes, int> w) {
     int n = blockIdx.x * blockDim.x + threadIdx.x;
