@@ -25,6 +25,12 @@ from gpupool.window import Axis, taps_of
 THREADS = 256
 """Threads of a block, in every kernel."""
 
+SHARED_BYTES = 48 * 1024
+"""Shared memory that a block has without asking."""
+
+PART_BYTES = 16
+"""Bytes of the largest partial result: a float64 maximum and its position."""
+
 SPECIALISED_TAPS = 64
 """Windows up to this many taps may be compiled in; larger ones take the generic tier."""
 
@@ -52,8 +58,11 @@ SHARED_TAPS = 128
 STAGED_TAPS = 16
 """Planes from this many elements are worth a copy to shared memory."""
 
-STAGED_BYTES = 48 * 1024 - 256 * 16
+STAGED_BYTES = SHARED_BYTES - THREADS * PART_BYTES
 """Shared memory for staged planes: what a block has without asking, less the meeting place."""
+
+SEPARABLE_TAPS = 36
+"""Windows from this many taps, stride 1, are cheaper by separable.cu."""
 
 LONG_SUM = 4096
 """Windows from this many taps are always shared: one thread's sum of them would lose accuracy."""
@@ -63,9 +72,6 @@ BLOCKS = 512
 
 OVERHANG = 2**12
 """Elements that the last block or tile may count past the end."""
-
-PART_BYTES = 16
-"""Bytes of the largest partial result: a float64 maximum and its position."""
 
 
 Scalar = np.generic | np.ndarray[Any, Any]
@@ -98,9 +104,9 @@ class Plan:
     """The launches that solve a problem for an input of given strides, in order.
 
     >>> from gpupool.problem import resolve
-    >>> plan(resolve("max", (1, 64, 112, 112), "float16", kernel_shape=3, strides=2, pads=1))
-    Plan(MaxPool float16 (1, 64, 112, 112) -> (1, 64, 56, 56)
-      window.cu: window<Max<__half>, 2, int, Sizes<3, 3>, Sizes<2, 2>, false> <<<784x1, 256>>>)
+    >>> plan(resolve("global-max", (1, 64, 112, 112), "float16"))
+    Plan(GlobalMaxPool float16 (1, 64, 112, 112) -> (1, 64, 1, 1)
+      plane.cu: plane<Max<__half>, 1, int, 1, 256, false, true, 8> <<<64x1, 256>>>)
     """
 
     problem: Problem
@@ -134,8 +140,8 @@ def plan(
     """Choose kernel, template arguments and grid for ``problem``.
 
     ``strides`` of x are in elements, ``alignment`` is what divides the addresses of x and y in
-    bytes. ``kernel`` overrides the choice for measuring: "window" (generic), "specialised",
-    "rows" or "plane".
+    bytes. ``kernel`` overrides the choice for measuring: "window" (the generic tier),
+    "specialised", "rows", "plane" or "separable".
     """
     steps = contiguous(problem.shape) if strides is None else strides
     if isinstance(problem, UnpoolProblem):
@@ -143,6 +149,9 @@ def plan(
     if isinstance(problem, RoiProblem):
         return Plan(problem, steps, (_roi_launch(problem),))
     geometry = _Geometry.of(problem, steps)
+    tiles = _tiles(problem, geometry) if kernel in ("auto", "separable") else None
+    if tiles is not None:
+        return Plan(problem, steps, (_separable_launch(problem, geometry, tiles),))
     if kernel == "plane" or (kernel == "auto" and _shared(problem, geometry, alignment)):
         return _plan_plane(problem, steps, geometry, alignment)
     return Plan(problem, steps, (_sliding_launch(problem, geometry, alignment, kernel),))
@@ -355,8 +364,13 @@ def _operator(problem: PoolProblem, index: str) -> str:
         return f"Lp<{element}, {exponent}, {_cuda(_sum_dtype(problem))}>"
     if problem.dtype.is_float:
         return f"Average<{element}>"
-    wide = taps_of(problem.window) * 255 > INT32_MAX
-    return f"IntegerAverage<{element}, {problem.out_dtype.cuda}, {'long long' if wide else 'int'}>"
+    total = "long long" if _wide(problem) else "int"
+    return f"IntegerAverage<{element}, {problem.out_dtype.cuda}, {total}>"
+
+
+def _wide(problem: PoolProblem) -> bool:
+    """Whether a sum of 8-bit taps can pass 32 bits."""
+    return taps_of(problem.window) * 255 > INT32_MAX
 
 
 def _cuda(dtype: np.dtype[Any]) -> str:
@@ -437,6 +451,86 @@ def _window_launch(problem: PoolProblem, geometry: _Geometry, specialised: bool)
         ("x", "y", "indices"),
         (_parameters(problem, geometry),),
         (-(-geometry.outputs // THREADS), 1),
+    )
+
+
+# Separable: large overlapping windows
+
+TILES_DTYPE = np.dtype(
+    [(name, "i4") for name in ("planes", "all_planes", "height", "width", "down", "across")]
+)
+"""The NumPy mirror of ``Tiles`` in kernels/separable.cu."""
+
+
+@dataclass(frozen=True)
+class _Tiles:
+    """The outputs of one block of separable.cu: planes x height x width."""
+
+    planes: int
+    height: int
+    width: int
+
+
+def _tiles(problem: PoolProblem, geometry: _Geometry) -> _Tiles | None:
+    """Return the tile that fills shared memory, or None where separable.cu does not apply."""
+    axes = [dim.axis for dim in geometry.dims]
+    if problem.indices or problem.channels_last or len(axes) > 2 or geometry.index_type != "int":
+        return None
+    if any(a.stride != 1 or a.dilation != 1 or a.kernel > a.size + a.pad_begin for a in axes):
+        return None
+    if prod(a.kernel for a in axes) < SEPARABLE_TAPS or prod(a.out for a in axes) == 1:
+        return None
+    kernel_height, kernel = axes[0].kernel if len(axes) > 1 else 1, axes[-1].kernel
+    most_rows, most_columns = axes[0].out if len(axes) > 1 else 1, axes[-1].out
+    item = np.dtype(_accumulator(problem)).itemsize
+
+    def nbytes(height: int, width: int) -> int:
+        return item * height * (2 * width + kernel)
+
+    fits = [
+        (height * width, height, width)
+        for height in _runs(kernel_height, most_rows)
+        for width in _runs(kernel, most_columns)
+        if nbytes(height, width) <= SHARED_BYTES
+    ]
+    if not fits:
+        return None
+    _, height, width = max(fits)
+    planes = geometry.batch.axis.size * geometry.channels.axis.size
+    whole = height >= most_rows and width >= most_columns
+    room = max(1, min(planes, SHARED_BYTES // nbytes(height, width), 8)) if whole else 1
+    return _Tiles(room, height, width)
+
+
+def _runs(kernel: int, out: int) -> list[int]:
+    """Return tile sizes that are whole runs of a window, up to the first that covers ``out``."""
+    return [kernel * n for n in range(1, min(-(-out // kernel), max(1, 128 // kernel)) + 1)]
+
+
+def _accumulator(problem: PoolProblem) -> np.dtype[Any]:
+    """Return the type of partial results: the operators' Accumulator in kernels/ops.cuh."""
+    if problem.reduction == "lp":
+        return _sum_dtype(problem)
+    if problem.reduction == "average" and not problem.dtype.is_float:
+        return np.dtype(np.int64 if _wide(problem) else np.int32)
+    return problem.dtype.accumulator
+
+
+def _separable_launch(problem: PoolProblem, geometry: _Geometry, tiles: _Tiles) -> Launch:
+    *outer, inner = (dim.axis for dim in geometry.dims)
+    rows = outer[0].out if outer else 1
+    planes = geometry.batch.axis.size * geometry.channels.axis.size
+    down, across = -(-rows // tiles.height), -(-inner.out // tiles.width)
+    sizes = (tiles.planes, planes, tiles.height, tiles.width, down, across)
+    shared = tiles.planes * tiles.height * (2 * tiles.width + inner.kernel)
+    return Launch(
+        "separable.cu",
+        "separable",
+        (_operator(problem, "int"), str(len(geometry.dims))),
+        ("x", "y"),
+        (np.array(sizes, TILES_DTYPE), _parameters(problem, geometry)),
+        (-(-planes // tiles.planes) * down * across, 1),
+        shared * _accumulator(problem).itemsize,
     )
 
 
