@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import gpupool
+from gpupool.arrays import address_range, pointer
 from tests import emulator
 from tests.cuda_on_cpu import EmulatorUnavailableError, compiler, cuda_include_dirs
 
@@ -56,9 +58,46 @@ def emulator_backend() -> Backend:
     return Backend("emulator", emulator.functions(kernel="window"))
 
 
+def require_gpu() -> None:
+    """Skip with the reason, or fail where GPUPOOL_REQUIRE_GPU=1 says that there is a GPU."""
+    reason = gpupool.gpu_reason()
+    if reason is None:
+        return
+    if os.environ.get("GPUPOOL_REQUIRE_GPU") == "1":
+        pytest.fail(f"GPUPOOL_REQUIRE_GPU=1, but {reason}", pytrace=False)
+    pytest.skip(f"no GPU: {reason}")
+
+
+def to_device(array: np.ndarray[Any, Any]) -> Any:
+    """Copy the bytes that an array spans, so that strides and alignment stay what they are."""
+    import cupy
+
+    span = address_range(array)
+    if not span:
+        return cupy.empty(array.shape, array.dtype)
+    first, shift = pointer(array) - span.start, span.start % 16
+    memory = cupy.empty(shift + len(span), np.uint8)
+    held = (ctypes.c_char * len(span)).from_address(span.start)
+    memory[shift:].set(np.frombuffer(held, np.uint8))
+    return cupy.ndarray(array.shape, array.dtype, memory.data + shift + first, array.strides)
+
+
+def to_host(array: Any) -> np.ndarray[Any, Any]:
+    import cupy
+
+    host: np.ndarray[Any, Any] = cupy.asnumpy(array)
+    return host
+
+
+def cupy_backend() -> Backend:
+    require_gpu()
+    return Backend("cupy", gpupool, to_device, to_host)
+
+
 BACKENDS = [
     pytest.param(numpy_backend, id="numpy"),
     pytest.param(emulator_backend, id="emulator"),
+    pytest.param(cupy_backend, id="cupy", marks=pytest.mark.gpu),
 ]
 """Every implementation of the public functions: each runs all the tests that take ``backend``."""
 
