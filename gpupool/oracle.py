@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from itertools import product
 from math import ceil, inf, prod
 from typing import Any, NamedTuple, Protocol
@@ -26,6 +27,9 @@ Fields = tuple[Array, ...]
 
 BLOCK = 2**17
 """Elements of x in one block: a few hundred KiB, so that the passes over it stay in cache."""
+
+LONG_BLOCK = 2**20
+"""The same for averages of whole planes, which take one pass."""
 
 SHORT = 16
 """Kernels up to this many taps take one pass per tap; longer ones double."""
@@ -69,7 +73,7 @@ def _pool(problem: PoolProblem, x: Array, y: Array, indices: Array | None = None
             y[into] = values
             indices[into] = _flat(problem, planes, positions, first)
         elif problem.reduction == "max":
-            y[into] = _max(problem, block, window)
+            _max(problem, block, window, y[into])
         elif problem.reduction == "average":
             y[into] = _average(problem, block, window)
         else:
@@ -81,14 +85,15 @@ def _blocks(
 ) -> Iterator[tuple[tuple[slice, slice], slice, slice, Window]]:
     """Cut x into runs of planes, and planes that exceed a block into runs of output rows."""
     batch, channels, *spatial = shape
+    block = LONG_BLOCK if problem.reduction == "average" and _covers(problem.window) else BLOCK
     plane = prod(spatial)
     first, *rest = problem.window
-    channel_step = channels if problem.channels_last else max(1, min(channels, BLOCK // plane))
-    batch_step = max(1, BLOCK // (plane * channels))
+    channel_step = channels if problem.channels_last else max(1, min(channels, block // plane))
+    batch_step = max(1, block // (plane * channels))
     rows = first.out
-    if plane * channel_step > BLOCK:
+    if plane * channel_step > block:
         across = prod(spatial[1:]) * channel_step
-        rows = max(2, (BLOCK // across - first.extent) // first.stride + 1)
+        rows = max(2, (block // across - first.extent) // first.stride + 1)
     for n, c, row in product(
         range(0, batch, batch_step), range(0, channels, channel_step), range(0, first.out, rows)
     ):
@@ -116,36 +121,76 @@ class Merge(Protocol):
 
 @dataclass(frozen=True)
 class Reduction:
-    """How taps combine, what no tap at all gives, and whether their order matters."""
+    """How taps combine, what no tap at all gives, and whether their order matters.
+
+    ``ordered`` reductions see taps row-major; ``free`` ones leave no trace of any order.
+    """
 
     merge: Merge
     empty: tuple[Any, ...]
     ordered: bool = False
+    free: bool = False
 
 
-def _reduce(fields: Fields, window: Window, reduction: Reduction) -> Fields:
+def _reduce(
+    fields: Fields, window: Window, reduction: Reduction, out: Fields | None = None
+) -> Fields:
     """Reduce every spatial axis, the last one first where row-major order matters."""
-    order = reversed(range(len(window))) if reduction.ordered else range(len(window))
+    order = list(reversed(range(len(window))) if reduction.ordered else range(len(window)))
     for i in order:
-        fields = _reduce_axis(fields, i + 2, window[i], reduction)
+        into = out if i == order[-1] else None
+        fields = _reduce_axis(fields, i + 2, window[i], reduction, into)
     return fields
 
 
-def _reduce_axis(fields: Fields, number: int, axis: Axis, reduction: Reduction) -> Fields:
+def _reduce_axis(
+    fields: Fields, number: int, axis: Axis, reduction: Reduction, out: Fields | None
+) -> Fields:
     if axis.out == 1 and axis.taps(0):
-        return _fold(_at(fields, number, _as_slice(axis.valid(0))), number, reduction)
+        folded = _fold(_at(fields, number, _as_slice(axis.valid(0))), number, reduction)
+        for field, value in zip(out or (), folded, strict=bool(out)):
+            field[...] = value
+        return folded
     shape = list(fields[0].shape)
     shape[number] = axis.out
-    reduced = tuple(np.empty_like(f, shape=shape, order="K") for f in fields)
-    for field, value in zip(reduced, reduction.empty, strict=True):
-        field[...] = value
-    strategy = _by_taps if axis.kernel <= SHORT else _by_doubling
-    strategy(fields, reduced, number, axis, reduction.merge)
+    reduced = out or tuple(np.empty_like(f, shape=shape, order="K") for f in fields)
+    if axis.kernel <= SHORT:
+        _by_taps(fields, reduced, number, axis, reduction)
+    else:
+        _fill(reduced, reduction)
+        _by_doubling(fields, reduced, number, axis, reduction.merge)
     return reduced
 
 
-def _by_taps(fields: Fields, reduced: Fields, number: int, axis: Axis, merge: Merge) -> None:
+def _fill(reduced: Fields, reduction: Reduction) -> None:
+    for field, value in zip(reduced, reduction.empty, strict=True):
+        field[...] = value
+
+
+def _by_taps(
+    fields: Fields, reduced: Fields, number: int, axis: Axis, reduction: Reduction
+) -> None:
     """Merge tap after tap: a strided view of the input into a run of outputs."""
+    runs = list(_runs(axis))
+    whole = slice(0, axis.out)
+    if reduction.free:
+        runs.sort(key=lambda run: run[0] != whole)
+    if reduction.free and len(runs) > 1 and runs[1][0] == whole:
+        # Two taps that every window has begin, so that nothing need be filled.
+        first, second = (_at(fields, number, places) for _, places in runs[:2])
+        reduction.merge(first, second, reduced)
+        del runs[:2]
+    else:
+        _fill(reduced, reduction)
+    for outputs, places in runs:
+        into = _at(reduced, number, outputs)
+        reduction.merge(into, _at(fields, number, places), into)
+
+
+@lru_cache(maxsize=64)
+def _runs(axis: Axis) -> tuple[tuple[slice, slice], ...]:
+    """Pair, for each tap, the outputs for which it is valid with the positions that it reads."""
+    runs = []
     for tap in range(axis.kernel):
         offset = tap * axis.dilation - axis.pad_begin
         first = max(0, -(offset // axis.stride))
@@ -153,8 +198,8 @@ def _by_taps(fields: Fields, reduced: Fields, number: int, axis: Axis, merge: Me
         if first < last:
             start = first * axis.stride + offset
             stop = (last - 1) * axis.stride + offset + 1
-            into = _at(reduced, number, slice(first, last))
-            merge(into, _at(fields, number, slice(start, stop, axis.stride)), into)
+            runs.append((slice(first, last), slice(start, stop, axis.stride)))
+    return tuple(runs)
 
 
 def _by_doubling(fields: Fields, reduced: Fields, number: int, axis: Axis, merge: Merge) -> None:
@@ -257,14 +302,15 @@ def _lowest(dtype: DType) -> Any:
     return -inf if dtype.is_float else np.iinfo(dtype.numpy).min
 
 
-def _max(problem: PoolProblem, x: Array, window: Window) -> Array:
+def _max(problem: PoolProblem, x: Array, window: Window, y: Array) -> None:
     # NumPy compares 16-bit floats one by one, integers of the same order sixteen at a time.
     dtype = problem.dtype
     if not (dtype.is_float and dtype.itemsize == 2):
-        return _reduce((x,), window, Reduction(_merge_max, (_lowest(dtype),)))[0]
+        _reduce((x,), window, Reduction(_merge_max, (_lowest(dtype),), free=True), (y,))
+        return
     empty = _ordered(np.array([-inf], dtype.numpy), dtype)[0]
-    keys = _reduce((_ordered(x, dtype),), window, Reduction(_merge_max, (empty,)))[0]
-    return _from_ordered(keys, dtype)
+    keys = _reduce((_ordered(x, dtype),), window, Reduction(_merge_max, (empty,), free=True))[0]
+    y[...] = _from_ordered(keys, dtype)
 
 
 def _argmax(problem: PoolProblem, x: Array, window: Window) -> Fields:
@@ -304,11 +350,21 @@ def _flat(problem: PoolProblem, planes: tuple[slice, slice], found: Array, first
 # AveragePool
 
 
+def _covers(window: Window) -> bool:
+    return all(axis.out == 1 and len(axis.taps(0)) == axis.size for axis in window)
+
+
 def _sum(x: Array, accumulator: Any, window: Window) -> Array:
-    fields = (x.astype(accumulator, copy=False),)
-    return _reduce(fields, window, Reduction(_merge_sum, (0,)))[0]
+    x = x.astype(accumulator, copy=False)
+    if _covers(window):
+        # NumPy sums a row of memory by a tree of its own; other layouts become such rows.
+        rows = np.ascontiguousarray(x).reshape(*x.shape[:2], -1)
+        total: Array = np.add.reduce(rows, axis=2, dtype=rows.dtype)
+        return total.reshape(*x.shape[:2], *(1,) * len(window))
+    return _reduce((x,), window, Reduction(_merge_sum, (0,)))[0]
 
 
+@lru_cache(maxsize=8)
 def _counts(window: Window, include_pad: bool) -> Array:
     """Divisor of every output: the product over the axes of the taps that count, at least 1."""
     total = np.ones((), np.int64)
