@@ -3,7 +3,8 @@
 Runs from a checkout without installation, in under eight minutes. Every part is a process of its
 own with its own time limit, so that one that fails or hangs loses nothing of the others: the GPU
 tests, compute-sanitizer on a few small cases, the host's overhead and first calls, and every case
-beside its peers. DIR then holds report.json, report.md and report.png.
+beside its peers. DIR then holds report.json, report.md, report.png and the result bench.json, to be
+kept in bench/results. What the parts import must be there: hypothesis for the tests, peers at will.
 """
 
 from __future__ import annotations
@@ -68,6 +69,12 @@ class Outcome:
     seconds: float
     output: str
     result: Any = None
+
+    @property
+    def last_line(self) -> str:
+        """What a process says last: pytest its numbers, a failure its reason."""
+        lines = [line for line in self.output.splitlines() if line.strip()]
+        return lines[-1].strip()[:120] if lines else ""
 
 
 @dataclass(frozen=True)
@@ -160,8 +167,8 @@ def report(outcomes: Sequence[Outcome], out: Path) -> None:
         encoding="utf-8",
     )
     text = ["# gpupool on a GPU", ""]
-    rows = [[o.name, o.status, f"{o.seconds:.0f}"] for o in outcomes]
-    text += [table.markdown(("part", "outcome", "s"), rows), ""]
+    rows = [[o.name, o.status, f"{o.seconds:.0f}", o.last_line] for o in outcomes]
+    text += [table.markdown(("part", "outcome", "s", "last line"), rows), ""]
     result = found["cases"].result if "cases" in found else None
     if result and result["rows"]:
         names = list(dict.fromkeys(n for row in result["rows"] for n in row.get("peers", {})))

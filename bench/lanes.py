@@ -476,6 +476,23 @@ def _absolute(lanes: Lanes, instruction: Instruction) -> _Results:
     yield target, lanes.read(f"|{text}|")
 
 
+@_handles("FLO", "POPC")
+def _bits_of(lanes: Lanes, instruction: Instruction) -> _Results:
+    """Find the leading one (FLO; counted from the other end with SH), or count ones."""
+    target, text = instruction.operands
+    value = lanes.read(text)
+    bits = value.bits
+    if instruction.name == "POPC":
+        yield target, Value(np.bitwise_count(bits).astype(np.uint64), value.known)
+        return
+    if "U32" not in instruction.modifiers:
+        bits = np.where(bits & SIGN, bits ^ LOW, bits)
+    place = np.log2(np.maximum(bits, 1).astype(np.float64)).astype(np.uint64)
+    if "SH" in instruction.modifiers:
+        place = np.uint64(31) - place
+    yield target, Value(np.where(bits == 0, LOW, place), value.known)
+
+
 @_handles("SEL")
 def _select(lanes: Lanes, instruction: Instruction) -> _Results:
     fields = _Fields.of(instruction)

@@ -24,6 +24,9 @@ ARCHITECTURE = 90
 BUDGET = 7.8
 """Thread-instructions that an H200 issues in the time it copies one byte (33.4e12 / 4.3e12)."""
 
+LEAST = 0.95
+"""The sample must load so much of the input and store so much of the outputs to be believed."""
+
 REGISTERS, WARPS, SHARED, BLOCKS = 65536, 64, 228 * 1024, 32
 """Limits of one sm_90 multiprocessor."""
 
@@ -100,6 +103,8 @@ def analyse(case: Case) -> dict[str, Any]:
     budget = BUDGET * case.least_bytes / outputs
     issued = total("issued")
     stored = sum(output.nbytes for output in case.problem.outputs)
+    reread = total("loaded") * outputs / (case.least_bytes - stored)
+    written = launches[-1]["stored"] * threads[-1] / stored
     return {
         "id": case.id,
         "title": case.title,
@@ -114,9 +119,21 @@ def analyse(case: Case) -> dict[str, Any]:
         "issued": round(issued, 2),
         "predicted": round(min(1.0, budget / issued), 4),
         "goal": case.goal_copy,
-        "reread": round(total("loaded") * outputs / (case.least_bytes - stored), 3),
+        "reread": round(reread, 3),
+        "doubt": doubt(reread, written),
         "launches": launches,
     }
+
+
+def doubt(reread: float, written: float) -> str:
+    """Say why counts cannot be right: the sample left out what real data must go through.
+
+    >>> doubt(1.2, 1.0), doubt(0.0, 1.0)
+    ('', 'it loads 0.00 of the input')
+    """
+    if reread < LEAST:
+        return f"it loads {reread:.2f} of the input"
+    return "" if LEAST < written < 1 / LEAST else f"it stores {written:.2f} of the outputs"
 
 
 def analyse_launch(chosen: Plan, launch: Launch) -> dict[str, Any]:
@@ -158,10 +175,12 @@ def cells(row: dict[str, Any]) -> list[str]:
     """Return the row of a case as text, in the order of HEAD."""
     launches = row["launches"]
     main = max(launches, key=lambda launch: launch["issued"] * prod(launch["grid"]))
+    share = f"{row['predicted']:.2f}" + ("?" if row["doubt"] else "")
+    goal = "" if row["goal"] is None else f"{row['goal']:.2f}"
     return [
         row["id"], row["title"], row["dtype"], row["window"],
         number(row["budget"]), number(row["path"]), number(row["issued"]),
-        f"{row['predicted']:.2f}", "" if row["goal"] is None else f"{row['goal']:.2f}",
+        share, goal,
         str(main["registers"]), str(main["spills"]), str(main["shared"]),
         f"{main['occupancy']:.2f}", _widths(main, "LDG"), _widths(launches[-1], "STG"),
         f"{row['reread']:.2f}", str(main["assumed"]),
@@ -191,7 +210,9 @@ def summary(rows: Sequence[dict[str, Any]]) -> str:
     mean = float(np.exp(np.mean([np.log(row["predicted"]) for row in rows])))
     below = [row["id"] for row in rows if row["goal"] and row["predicted"] < row["goal"]]
     text = f"{len(rows)} cases, predicted share of copy {mean:.2f} (geometric mean)"
-    return text + (f"; below their goal: {', '.join(below)}" if below else "")
+    doubts = [f"{row['id']}: {row['doubt']}" for row in rows if row["doubt"]]
+    text += f"; below their goal: {', '.join(below)}" if below else ""
+    return text + (f"; not to be believed: {', '.join(doubts)}" if doubts else "")
 
 
 def facts() -> dict[str, Any]:
