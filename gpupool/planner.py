@@ -360,8 +360,7 @@ def _operator(problem: PoolProblem, index: str) -> str:
     if problem.reduction == "max":
         return f"Max<{element}>"
     if problem.reduction == "lp":
-        exponent = int(problem.p) if problem.p in (1, 2, 3) else 0
-        return f"Lp<{element}, {exponent}, {_cuda(_sum_dtype(problem))}>"
+        return f"Lp<{element}, {_exponent(problem)}, {_cuda(_sum_dtype(problem))}>"
     if problem.dtype.is_float:
         return f"Average<{element}>"
     total = "long long" if _wide(problem) else "int"
@@ -371,6 +370,11 @@ def _operator(problem: PoolProblem, index: str) -> str:
 def _wide(problem: PoolProblem) -> bool:
     """Whether a sum of 8-bit taps can pass 32 bits."""
     return taps_of(problem.window) * 255 > INT32_MAX
+
+
+def _exponent(problem: PoolProblem) -> int:
+    """Return the norm where it is one of the plain ones, else 0."""
+    return int(problem.p) if problem.p in (1, 2, 3) else 0
 
 
 def _cuda(dtype: np.dtype[Any]) -> str:
@@ -555,6 +559,8 @@ class _Tile:
         dims, inner = geometry.dims, geometry.dims[-1]
         if problem.indices or len(dims) > 3 or inner.axis.pad_begin >= inner.axis.kernel:
             return None
+        if problem.reduction == "lp" and not _exponent(problem):
+            return None  # a pow for every tap spills, and compiles for seconds
         pixel = problem.channels if problem.channels_last else 1
         if inner.step != pixel or (problem.channels_last and geometry.channels.step != 1):
             return None
