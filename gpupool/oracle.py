@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from gpupool.dtypes import BFLOAT16, DType
-from gpupool.problem import Output, PoolProblem, Problem, RoiProblem, UnpoolProblem
+from gpupool.problem import SMALL_P, Output, PoolProblem, Problem, RoiProblem, UnpoolProblem
 from gpupool.window import Axis, Window, taps_of
 
 Array = np.ndarray[Any, Any]
@@ -33,9 +33,6 @@ LONG_BLOCK = 2**20
 
 SHORT = 16
 """Kernels up to this many taps take one pass per tap; longer ones double."""
-
-SMALL_P = 2.0**-7
-"""Norms below this p divide by the greatest tap first, so that a lone tap stays what it is."""
 
 
 def empty(output: Output, _like: Array) -> Array:
@@ -385,14 +382,14 @@ def _average(problem: PoolProblem, x: Array, window: Window) -> Array:
     if not dtype.is_float:
         wide = taps_of(window) * 255 >= 2**31
         mean = _sum(x, np.int64 if wide else np.int32, window) / counts
-        return _rounded(mean if out.is_float else np.rint(mean), out)
+        return rounded(mean if out.is_float else np.rint(mean), out)
     total = _sum(x, dtype.accumulator, window)
     mean = total / counts.astype(dtype.accumulator)
     finite = np.isfinite(mean)
     if not finite.all():
         # Only there: what shares a block with an infinity must not notice.
         mean = np.where(finite, mean, _wide_mean(x, window, counts))
-    return _rounded(mean, out)
+    return rounded(mean, out)
 
 
 def _wide_mean(x: Array, window: Window, counts: Array) -> Array:
@@ -407,7 +404,7 @@ def _scaled_back(mean: Array, scale: float) -> Array:
     return np.where(np.isinf(mean), mean, np.clip(mean, -greatest, greatest)) * scale
 
 
-def _rounded(values: Array, dtype: DType) -> Array:
+def rounded(values: Array, dtype: DType) -> Array:
     """Round to ``dtype`` once; bfloat16 goes through float32, rounded to odd to keep it once."""
     if dtype is not BFLOAT16 or values.dtype != np.float64:
         return values.astype(dtype.numpy)
@@ -423,9 +420,7 @@ def _rounded(values: Array, dtype: DType) -> Array:
 
 
 def _lp(problem: PoolProblem, x: Array, window: Window) -> Array:
-    dtype = problem.dtype
-    # Beyond these the norm is the greatest magnitude, or that of the only tap, or infinite.
-    p = min(max(problem.p, 2.0**-1000), 2.0**1000)
+    dtype, p = problem.dtype, problem.p
     # The root multiplies the relative error of the sum by 1 / p.
     norm, uncertain = _norms(x, window, p, dtype.accumulator if p >= 1 else np.dtype(np.float64))
     if uncertain.any():
@@ -433,7 +428,7 @@ def _lp(problem: PoolProblem, x: Array, window: Window) -> Array:
         norm, uncertain = np.where(uncertain, wide, norm), uncertain & still
     for place in np.argwhere(uncertain):
         norm[tuple(place)] = _scaled_norm(x, window, p, place)
-    return _rounded(norm, dtype)
+    return rounded(norm, dtype)
 
 
 def _norms(x: Array, window: Window, p: float, accumulator: np.dtype[Any]) -> tuple[Array, Array]:

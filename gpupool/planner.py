@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
-from math import prod
+from math import inf, prod
 from typing import Any
 
 import numpy as np
 
 from gpupool.dtypes import DType
-from gpupool.problem import PoolProblem, Problem, RoiProblem, UnpoolProblem
+from gpupool.problem import SMALL_P, PoolProblem, Problem, RoiProblem, UnpoolProblem
 from gpupool.validate import INT32_MAX
 from gpupool.window import Axis, taps_of
 
@@ -338,7 +338,7 @@ def _norm(problem: PoolProblem) -> tuple[float, float, float, float]:
     p, sums = problem.p, _sum_dtype(problem)
     info = np.finfo(sums)
     exponent = float(sums.type(1 / p))
-    least = float(info.tiny) / float(info.eps) * taps_of(problem.window)
+    least = float(info.tiny) / float(info.eps) * taps_of(problem.window) if p >= SMALL_P else inf
     return p, exponent, float(1 / Fraction(p) - Fraction(exponent)), least
 
 

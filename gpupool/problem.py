@@ -24,6 +24,9 @@ from gpupool.window import AUTO_PADS, Window, covering, out_shape, window
 MAX_SAMPLES = 2**24
 """RoiAlign: the most samples in one bin, as many as the pixels of a 4096 x 4096 image."""
 
+SMALL_P = 2.0**-7
+"""Norms below this p divide by the greatest tap first, so that a lone tap stays what it is."""
+
 
 @dataclass(frozen=True)
 class Output:
@@ -327,7 +330,8 @@ def _norm(op: str, p: object, opset: int | None) -> float:
     checked = validate.positive("p", p)
     if opset is not None and opsets.OPERATORS[op].at(opset).attributes["p"].type == "INT":
         validate.integer("p", p, 1)
-    return checked
+    # Beyond these the norm is the greatest magnitude, or that of the only tap, or infinite.
+    return min(max(checked, 2.0**-1000), 2.0**1000)
 
 
 def _global_pool(
