@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, cast
 import numpy as np
 
 import gpupool
-from gpupool import device, files, images, opset, problem, verify
+from gpupool import device, files, images, opset, problem, validate, verify
 from gpupool import run as models
 from gpupool.dtypes import BFLOAT16, DTYPES
 from gpupool.errors import GpupoolError, GpupoolValueError
@@ -213,7 +213,9 @@ class Job:
 
 
 def _pool_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("input", metavar="INPUT", type=Path, help=".npy, image or image folder")
+    parser.add_argument(
+        "input", metavar="INPUT", type=Path, help=".npy, .zarr, image or image folder"
+    )
     parser.add_argument("output", metavar="OUTPUT", type=Path, help="another of the same kind")
     parser.add_argument(
         "--op",
@@ -223,7 +225,9 @@ def _pool_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"{', '.join(opset.OPERATORS[name].short for name in POOLS)}, or the ONNX name",
     )
     _add_attributes(parser, geometry_only=False)
-    parser.add_argument("--indices", metavar="FILE.npy", type=Path, help="also write max's Indices")
+    parser.add_argument(
+        "--indices", metavar="FILE", type=Path, help="also write max's Indices, as .npy or .zarr"
+    )
     parser.add_argument(
         "--device",
         choices=("auto", "cpu", "gpu"),
@@ -231,17 +235,28 @@ def _pool_arguments(parser: argparse.ArgumentParser) -> None:
         help="auto, the default, takes the GPU where there is one",
     )
     parser.add_argument("--force", action="store_true", help="replace files that exist")
+    parser.add_argument("--workers", metavar="N", type=int, help="processes, for .zarr (2)")
+    parser.add_argument(
+        "--memory", metavar="SIZE", help="of each worker, for .zarr, such as 1GiB (its share)"
+    )
 
 
 def _pool(args: argparse.Namespace) -> int:
     run = _check_kinds(args.input, args.output)
     _check_indices(args)
+    for option in ("workers", "memory"):
+        if getattr(args, option) is not None and run is not _pool_store:
+            raise UsageError(f"--{option} applies to .zarr arrays")
     return run(args)
 
 
 def _check_kinds(source: Path, target: Path) -> Callable[[argparse.Namespace], int]:
     """Return what pools this kind of input; refuse an output of another kind."""
     ending = target.suffix.lower()
+    if source.suffix.lower() == ".zarr":
+        if ending != ".zarr":
+            raise UsageError(f"INPUT is a .zarr array, so OUTPUT must end in .zarr, not {target}")
+        return _pool_store
     if source.is_dir():
         if ending in (".npy", *images.FORMATS):
             raise UsageError(f"{source} is a folder, so OUTPUT must name a folder, not {target}")
@@ -261,10 +276,12 @@ def _check_indices(args: argparse.Namespace) -> None:
         return
     if args.op != "MaxPool":
         raise UsageError(f"--indices does not apply to {args.op}")
-    if args.input.is_dir():
+    store = args.input.suffix.lower() == ".zarr"
+    if args.input.is_dir() and not store:
         raise UsageError("--indices takes one array or image, not a folder")
-    if args.indices.suffix.lower() != ".npy":
-        raise UsageError(f"--indices must end in .npy, not {args.indices}")
+    ending = ".zarr" if store else ".npy"
+    if args.indices.suffix.lower() != ending:
+        raise UsageError(f"--indices must end in {ending}, not {args.indices}")
     if args.indices.resolve() == args.output.resolve():
         raise UsageError("--indices and OUTPUT name the same file")
 
@@ -290,6 +307,32 @@ def _pool_array(args: argparse.Namespace) -> int:
     if x.dtype == BFLOAT16.numpy:
         del args.dtype  # it said what the file holds
     _write(_job(args), args.output, args.input.name, x, files.write_array)
+    return 0
+
+
+def _pool_store(args: argparse.Namespace) -> int:
+    """Pool a store chunk by chunk on a local cluster; the module needs dask."""
+    try:
+        from gpupool import stores
+    except ImportError as error:
+        raise GpupoolError(f'{error}; .zarr arrays need: pip install "gpupool[dask]"') from error
+    job = _job(args)
+    count = validate.integer("workers", 2 if args.workers is None else args.workers, 1, 1024)
+    done = stores.pool(
+        args.input,
+        tuple(path for path in (args.output, args.indices) if path is not None),
+        POOLS[job.op].__name__,
+        job.attributes,
+        stores.Workers(count, args.memory),
+        gpu=job.gpu,
+        force=job.force,
+    )
+    say(
+        f"{args.input.name}: {job.op} on {job.place}, {count} workers, "
+        f"{by_x(done.before.shape)} {done.before.dtype} -> "
+        f"{by_x(done.after.shape)} {done.after.dtype}, "
+        f"{done.seconds:.1f} s, {done.nbytes / 1e6 / done.seconds:.1f} MB/s"
+    )
     return 0
 
 

@@ -46,6 +46,8 @@ ORDER = (
     "run",
     "__init__",
     "torch",
+    "dask",
+    "stores",
     "cli",
     "__main__",
 )

@@ -1,0 +1,193 @@
+"""Zarr stores pooled chunk by chunk on a cluster of processes: arrays larger than memory."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+import zarr
+from dask.utils import format_bytes, parse_bytes
+from distributed import Client, KilledWorker, LocalCluster
+
+import gpupool.dask
+from gpupool import device
+from gpupool.dtypes import find
+from gpupool.errors import GpupoolError, GpupoolMemoryError, GpupoolValueError
+from gpupool.terminal import progress
+
+SHARE = 4
+"""The part of a worker's memory that one block, input and outputs, may take: one over this."""
+
+
+@dataclass(frozen=True)
+class Workers:
+    """The local cluster: how many processes, and the memory that each may use ("1GiB")."""
+
+    count: int
+    memory: str | None = None
+
+    @property
+    def limit(self) -> int | None:
+        """Bytes for each worker; None leaves each its share of the machine."""
+        if self.memory is None:
+            return None
+        try:
+            return int(parse_bytes(self.memory))
+        except ValueError:
+            raise GpupoolValueError(
+                f"memory = {self.memory!r} is not a size such as 512MiB or 2GiB"
+            ) from None
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was pooled: shape and dtype before and after, bytes moved, and how long it took."""
+
+    before: Any
+    after: Any
+    nbytes: int
+    seconds: float
+
+
+def pool(
+    source: Path,
+    targets: tuple[Path, ...],
+    function: str,
+    attributes: Mapping[str, Any],
+    workers: Workers,
+    *,
+    gpu: bool = False,
+    force: bool = False,
+) -> Report:
+    """Pool the array of one store into others: Y, and Indices where ``attributes`` ask for them.
+
+    A store appears under its name once all of it is written. Nothing is resumed: a run that was
+    interrupted leaves no store, and the next one starts over.
+    """
+    limit = workers.limit
+    x = _opened(source)
+    moved = x.map_blocks(device.to_device, meta=x._meta) if gpu else x
+    result = getattr(gpupool.dask, function)(moved, **attributes)
+    outputs = [_regular(y) for y in (result if isinstance(result, tuple) else (result,))]
+    _check_memory(x, outputs, limit)
+    start = time.perf_counter()
+    with ExitStack() as stack:
+        parts = [stack.enter_context(whole_store(path, force=force)) for path in targets]
+        for y, part in zip(outputs, parts, strict=True):
+            zarr.create_array(part, shape=y.shape, dtype=y.dtype, chunks=y.chunksize)
+        paths = [str(part) for part in parts]
+        written = da.map_blocks(
+            _write, *outputs, paths=paths, gpu=gpu, dtype=bool, meta=np.empty((0,) * x.ndim, bool),
+            chunks=tuple((1,) * count for count in outputs[0].numblocks),
+        )  # fmt: skip
+        _compute(written, workers.count, limit)
+        seconds = time.perf_counter() - start
+    nbytes = x.nbytes + sum(y.nbytes for y in outputs)
+    return Report(x, outputs[0], nbytes, seconds)
+
+
+def _opened(path: Path) -> Any:
+    try:
+        array = zarr.open_array(path, mode="r")
+    except Exception as error:  # zarr lets many classes through for a damaged store
+        reason = " ".join(str(error).split())
+        raise GpupoolValueError(f"{path}: not a readable zarr array: {reason}") from error
+    find(str(path), array.dtype)
+    return da.from_zarr(array)
+
+
+def _regular(y: Any) -> Any:
+    """Make all blocks but the last ones equal, as the chunks of a store are."""
+    return y.rechunk(tuple(max(sizes) for sizes in y.chunks))
+
+
+def _check_memory(x: Any, outputs: list[Any], limit: int | None) -> None:
+    block = prod(x.chunksize) * x.dtype.itemsize
+    block += sum(prod(y.chunksize) * y.dtype.itemsize for y in outputs)
+    if limit is not None and block * SHARE > limit:
+        raise GpupoolMemoryError(
+            f"a chunk and its outputs take {format_bytes(block)}, and a worker needs {SHARE} times "
+            f"that: give each {format_bytes(block * SHARE)}, or cut the input into smaller chunks"
+        )
+
+
+def _write(*blocks: Any, paths: list[str], gpu: bool, block_info: Any = None) -> Any:
+    """Write one block into every store: each is a chunk of its own there."""
+    for number, (block, path) in enumerate(zip(blocks, paths, strict=True)):
+        region = tuple(slice(*ends) for ends in block_info[number]["array-location"])
+        zarr.open_array(path, mode="r+")[region] = device.to_host(block) if gpu else block
+    return np.ones((1,) * blocks[0].ndim, bool)
+
+
+def _compute(written: Any, workers: int, limit: int | None) -> None:
+    (written,) = dask.optimize(written)
+    with (
+        tempfile.TemporaryDirectory(prefix="gpupool-", ignore_cleanup_errors=True) as spill,
+        LocalCluster(
+            n_workers=workers,
+            threads_per_worker=1,
+            processes=True,
+            memory_limit=limit or "auto",
+            local_directory=spill,
+            dashboard_address="127.0.0.1:0",
+            silence_logs=logging.CRITICAL,
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        futures = client.compute(list(written.to_delayed().ravel()))
+        try:
+            for future in progress(futures, "pooling"):
+                future.result()
+        except KilledWorker as error:
+            raise GpupoolError(
+                f"a worker was ended {error.allowed_failures + 1} times over the same block, most "
+                f"likely for want of memory: give each more, or cut the input into smaller chunks"
+            ) from error
+
+
+@contextmanager
+def whole_store(path: Path, *, force: bool) -> Iterator[Path]:
+    """Yield a folder beside ``path`` that takes this name once the block has ended well.
+
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> with whole_store(folder / "y.zarr", force=False) as part:
+    ...     part.mkdir()
+    ...     (folder / "y.zarr").exists()
+    False
+    >>> [entry.name for entry in folder.iterdir()]
+    ['y.zarr']
+    """
+    _check_target(path, force=force)
+    target = path.resolve()
+    token = secrets.token_hex(8)
+    part, old = (target.with_name(f".gpupool-{token}.{end}") for end in ("part", "old"))
+    try:
+        yield part
+        _check_target(path, force=force)
+        if target.exists():
+            target.rename(old)
+        part.rename(target)
+    finally:
+        for folder in (part, old):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _check_target(path: Path, *, force: bool) -> None:
+    if not path.parent.is_dir():
+        raise GpupoolValueError(f"{path}: the folder {path.parent} does not exist")
+    if path.exists() and not force:
+        raise GpupoolValueError(f"{path}: exists already; --force replaces it")
+    if path.exists() and not any((path / name).is_file() for name in ("zarr.json", ".zarray")):
+        raise GpupoolValueError(f"{path}: exists and is not a zarr array")

@@ -1,0 +1,306 @@
+"""gpupool.dask against gpupool on the whole array, with chunks cut at random."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import secrets
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gpupool
+from gpupool import cli
+from tests import strategies
+from tests.conftest import Backend, numpy_backend
+from tests.test_oracle import assert_right
+from tests.tolerance import assert_bitwise
+
+da = pytest.importorskip("dask.array", reason="dask is not installed")
+lazy = pytest.importorskip("gpupool.dask")
+
+NUMPY = numpy_backend()
+SEEDS = st.integers(0, 2**16)
+
+
+@pytest.fixture(autouse=True)
+def _synchronous():
+    import dask
+
+    with dask.config.set(scheduler="synchronous"):
+        yield
+
+
+def cut(rng: np.random.Generator, size: int) -> tuple[int, ...]:
+    """Cut an axis at up to four places."""
+    places = rng.integers(0, size + 1, rng.integers(0, 5))
+    edges = sorted({0, size, *(int(place) for place in places)})
+    return tuple(np.diff(edges).tolist()) if size else (0,)
+
+
+def dask_backend(seed: int) -> Backend:
+    rng = np.random.default_rng(seed)
+
+    def chunked(x: np.ndarray[Any, Any]) -> Any:
+        return da.from_array(x, chunks=tuple(cut(rng, size) for size in x.shape))
+
+    def computed(y: Any) -> np.ndarray[Any, Any]:
+        assert isinstance(y, da.Array)
+        assert not any(map(math.isnan, y.shape))
+        found: np.ndarray[Any, Any] = y.compute()
+        assert (found.shape, found.dtype) == (y.shape, y.dtype)
+        assert type(y._meta) is np.ndarray
+        return found
+
+    return Backend("dask", lazy, chunked, computed)
+
+
+def cases():
+    return st.one_of(strategies.pools(), strategies.max_roi_pools(), strategies.roi_aligns())
+
+
+@given(case=cases(), seed=SEEDS)
+def test_chunks_give_what_the_whole_array_gives(case, seed):
+    expected, found = case.run(NUMPY), case.run(dask_backend(seed))
+    assert len(expected) == len(found)
+    if case.function in ("global_average_pool", "global_lp_pool"):
+        assert_right(case, found)  # partial sums round in another order
+        return
+    for mine, theirs in zip(expected, found, strict=True):
+        assert_bitwise(theirs, mine)
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("seed", range(6))
+def test_unpooling_undoes_pooling(last, seed):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((3, 8, 9, 4))
+    y, indices = gpupool.max_pool(x, 2, strides=2, channels_last=last, return_indices=True)
+    arguments = {"kernel_shape": 2, "strides": 2, "channels_last": last, "output_shape": x.shape}
+    case = strategies.Case("max_unpool", (y, indices), arguments)
+    assert_bitwise(case.run(dask_backend(seed))[0], case.run(NUMPY)[0])
+
+
+@pytest.mark.parametrize("position", [0, 16, 31, 32, -1])
+def test_positions_in_other_planes_are_refused(position):
+    x = da.ones((1, 2, 2), chunks=(1, 1, 2))
+    indices = da.asarray(np.array([[[1, 2], [position, 20]]])).rechunk((1, 1, 2))
+    result = lazy.max_unpool(x, indices, 8, strides=8)
+    if position in (16, 31):
+        assert result.compute().sum() == 4
+    else:
+        with pytest.raises(gpupool.GpupoolValueError, match="indices"):
+            result.compute()
+
+
+def test_both_outputs_come_from_one_run(monkeypatch):
+    runs = []
+    run = gpupool.oracle.run
+    monkeypatch.setattr(gpupool.oracle, "run", lambda *args: (runs.append(args), run(*args))[1])
+    x = da.ones((2, 3, 8, 8), chunks=(1, 3, 4, 8))
+    y, indices = lazy.max_pool(x, 3, return_indices=True)
+    assert not runs
+    da.compute(y, indices)
+    assert len(runs) == 4
+
+
+def test_a_block_reads_exactly_what_its_windows_need(monkeypatch):
+    read = []
+    run = gpupool.oracle.run
+    monkeypatch.setattr(
+        gpupool.oracle, "run", lambda *args: (read.append(args[1][0].shape), run(*args))[1]
+    )
+    lazy.max_pool(da.ones((1, 1, 12, 5), chunks=(1, 1, 4, 5)), (3, 1), pads=(1, 0, 1, 0)).compute()
+    assert sorted(read) == [(1, 1, 5, 5), (1, 1, 5, 5), (1, 1, 6, 5)]
+
+
+def test_chunks_stay_regular_where_the_stride_divides_them():
+    x = da.ones((2, 6, 64, 96), chunks=(1, 3, 16, 32))
+    y = lazy.average_pool(x, 3, strides=2, pads=1)
+    assert y.chunks == ((1, 1), (3, 3), (8,) * 4, (16,) * 3)
+    assert lazy.global_max_pool(x).chunks == ((1, 1), (3, 3), (1,), (1,))
+
+
+def test_what_cannot_be_known_is_refused():
+    x = da.ones((2, 3, 8), chunks=1)
+    unknown = x[x[:, 0, 0] > 0]
+    with pytest.raises(gpupool.GpupoolValueError, match="compute_chunk_sizes"):
+        lazy.max_pool(unknown, 2)
+    with pytest.raises(gpupool.GpupoolTypeError, match="dask array"):
+        lazy.max_pool(np.ones((1, 1, 4)), 2)
+    with pytest.raises(gpupool.GpupoolValueError, match="strides"):
+        lazy.max_pool(x, 2, strides=0)
+    with pytest.raises(TypeError, match="out"):
+        lazy.max_pool(x, 2, out=x)
+    with pytest.raises(gpupool.GpupoolTypeError, match="int64"):
+        lazy.max_unpool(x, x, 2)
+
+
+@pytest.mark.gpu
+def test_cupy_chunks_stay_on_the_gpu():
+    if not gpupool.gpu_available():
+        pytest.skip(str(gpupool.gpu_reason()))
+    import cupy
+
+    x = np.random.default_rng(3).standard_normal((2, 3, 40, 30)).astype(np.float32)
+    chunked = da.from_array(cupy.asarray(x), chunks=(1, 3, 13, 30), asarray=False)
+    lazily = lazy.max_pool(chunked, 3, strides=2, return_indices=True)
+    expected = gpupool.max_pool(x, 3, strides=2, return_indices=True)
+    for mine, theirs in zip(lazily, expected, strict=True):
+        assert type(mine._meta) is cupy.ndarray
+        assert_bitwise(cupy.asnumpy(mine.compute()), theirs)
+    mean = lazy.global_average_pool(chunked).compute()
+    np.testing.assert_allclose(cupy.asnumpy(mean), gpupool.global_average_pool(x), rtol=1e-5)
+
+
+# A cluster of processes
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    distributed = pytest.importorskip("distributed", reason="distributed is not installed")
+    with (
+        distributed.LocalCluster(
+            n_workers=2,
+            threads_per_worker=1,
+            processes=True,
+            dashboard_address="127.0.0.1:0",
+            silence_logs=logging.CRITICAL,
+        ) as started,
+        distributed.Client(started) as client,
+    ):
+        yield client
+
+
+def sample() -> np.ndarray[Any, Any]:
+    return np.random.default_rng(11).standard_normal((2, 4, 60, 50)).astype(np.float32)
+
+
+def test_a_cluster_gives_what_numpy_gives(cluster):
+    x = sample()
+    lazily = lazy.max_pool(
+        da.from_array(x, chunks=(1, 2, 17, 50)), 3, strides=2, return_indices=True
+    )
+    found = cluster.gather(cluster.compute(list(lazily)))
+    for mine, theirs in zip(
+        found, gpupool.max_pool(x, 3, strides=2, return_indices=True), strict=True
+    ):
+        assert_bitwise(mine, theirs)
+
+
+def test_a_killed_worker_loses_nothing(cluster, tmp_path):
+    x, marks = sample(), str(tmp_path)
+
+    def slow(block: Any) -> Any:
+        time.sleep(0.1)
+        Path(marks, secrets.token_hex(8)).touch()
+        return block
+
+    chunked = da.from_array(x, chunks=(1, 2, 17, 50)).map_blocks(slow, dtype=x.dtype)
+    future = cluster.compute(lazy.average_pool(chunked, 3, pads=1))
+    while len(list(tmp_path.iterdir())) < 4:
+        time.sleep(0.02)
+    assert not future.done()
+    os.kill(next(iter(cluster.run(os.getpid).values())), signal.SIGKILL)
+    assert_bitwise(future.result(timeout=60), gpupool.average_pool(x, 3, pads=1))
+    assert len(list(tmp_path.iterdir())) > chunked.npartitions  # some were lost and done again
+
+
+# The command on zarr stores
+
+
+@pytest.fixture
+def store(tmp_path):
+    zarr = pytest.importorskip("zarr", reason="zarr is not installed")
+    pytest.importorskip("distributed", reason="distributed is not installed")
+    array = zarr.create_array(
+        tmp_path / "x.zarr", shape=(2, 4, 60, 50), dtype="f4", chunks=(1, 2, 17, 50)
+    )
+    array[...] = sample()
+    return tmp_path / "x.zarr"
+
+
+def command(*arguments: Any) -> int:
+    return cli.main(["pool", *map(str, arguments)])
+
+
+def content(path: Path) -> np.ndarray[Any, Any]:
+    import zarr
+
+    array: np.ndarray[Any, Any] = zarr.open_array(path, mode="r")[...]
+    return array
+
+
+def test_the_command_pools_a_store_on_two_workers(store, capsys):
+    y, positions = (store.with_name(name) for name in ("y.zarr", "i.zarr"))
+    y.mkdir()
+    (y / "zarr.json").write_text("an older store")
+    options = ("--op", "max", "--kernel", 3, "--stride", 2, "--pad", 1, "--device", "cpu")
+    workers = ("--workers", 2, "--memory", "1GiB", "--indices", positions, "--force")
+    assert command(store, y, *options, *workers) == 0
+    line = capsys.readouterr().err
+    assert "MaxPool on the CPU" in line
+    assert "2 workers, 2x4x60x50 float32 -> 2x4x30x25 float32" in line
+    expected = gpupool.max_pool(sample(), 3, strides=2, pads=1, return_indices=True)
+    for path, array in zip((y, positions), expected, strict=True):
+        assert_bitwise(content(path), array)
+    assert sorted(path.name for path in store.parent.iterdir()) == ["i.zarr", "x.zarr", "y.zarr"]
+
+
+def test_a_failure_leaves_nothing_under_the_final_name(store, monkeypatch):
+    from gpupool import stores
+
+    def fail(*_: Any) -> None:
+        assert [path.suffix for path in store.parent.iterdir()].count(".part") == 1
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(stores, "_compute", fail)
+    assert command(store, store.with_name("y.zarr"), "--op", "global-max") == 130
+    assert [path.name for path in store.parent.iterdir()] == ["x.zarr"]
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "status", "message"),
+    [
+        ("y.npy", ("--kernel", 2), 2, "must end in .zarr"),
+        ("x.zarr", ("--kernel", 2), 1, "exists already"),
+        ("folder", ("--kernel", 2), 2, "must end in .zarr"),
+        ("folder.zarr", ("--kernel", 2, "--force"), 1, "not a zarr array"),
+        ("no/y.zarr", ("--kernel", 2), 1, "does not exist"),
+        ("y.zarr", ("--kernel", 99), 1, "larger than the padded input"),
+        ("y.zarr", ("--kernel", 2, "--memory", "1KiB"), 1, "smaller chunks"),
+        ("y.zarr", ("--kernel", 2, "--memory", "much"), 1, "such as 512MiB"),
+        ("y.zarr", ("--kernel", 2, "--workers", 0), 1, "workers = 0"),
+        ("y.zarr", ("--kernel", 2, "--indices", "i.npy"), 2, "must end in .zarr"),
+    ],
+)
+def test_bad_usage_of_stores_is_named(store, capsys, target, options, status, message):
+    (store.parent / "folder.zarr").mkdir()
+    assert command(store, store.parent / target, "--op", "max", *options) == status
+    assert message in capsys.readouterr().err
+    assert not (store.parent / "y.zarr").exists()
+
+
+@pytest.mark.parametrize("content", ["nothing", "garbage"])
+def test_what_is_no_store_is_refused(tmp_path, capsys, content):
+    pytest.importorskip("zarr", reason="zarr is not installed")
+    source = tmp_path / "x.zarr"
+    if content == "garbage":
+        source.mkdir()
+        (source / "zarr.json").write_bytes(b"\x00\xff{")
+    assert command(source, tmp_path / "y.zarr", "--op", "global-max") == 1
+    assert "x.zarr: not a readable zarr array" in capsys.readouterr().err
+
+
+def test_workers_apply_to_stores(tmp_path, capsys):
+    np.save(tmp_path / "x.npy", sample())
+    for option in (("--workers", 2), ("--memory", "1GiB")):
+        assert command(tmp_path / "x.npy", tmp_path / "y.npy", "--op", "global-max", *option) == 2
+        assert "applies to .zarr arrays" in capsys.readouterr().err
