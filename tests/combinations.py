@@ -34,6 +34,9 @@ class Judged(Case):
 
 
 SPATIAL = {1: (13,), 2: (6, 7), 3: (3, 4, 5), 4: (2, 3, 3, 4)}
+EVEN = {1: (16,), 2: (5, 16), 3: (3, 3, 8), 4: (2, 2, 3, 4)}
+"""Spatial sizes, and those whose rows vectors fill."""
+
 GEOMETRIES: tuple[dict[str, Any], ...] = (
     {"kernel_shape": 2, "strides": 2},
     {"kernel_shape": 3, "pads": 1},
@@ -83,8 +86,11 @@ class Combination:
         """The public function: MaxPool is max_pool."""
         return re.sub("(?<!^)([A-Z])", r"_\1", self.op).lower()
 
-    def x(self, rng: np.random.Generator, palette: str, channels: int = 3) -> np.ndarray[Any, Any]:
-        shape = laid_out(2, channels, SPATIAL[self.axes], self.channels_last)
+    def x(
+        self, rng: np.random.Generator, palette: str, channels: int = 3, even: bool = False
+    ) -> np.ndarray[Any, Any]:
+        spatial = (EVEN if even else SPATIAL)[self.axes]
+        shape = laid_out(2, channels, spatial, self.channels_last)
         dtype = dtype_of(self.dtype)
         if dtype.kind in "iu":
             palette = "any bits"
@@ -119,7 +125,7 @@ def _palettes(made: Combination) -> tuple[str, ...]:
 
 def _windows(made: Combination, rng: np.random.Generator) -> Iterator[Judged]:
     for number, (geometry, palette) in enumerate(zip(GEOMETRIES, _palettes(made), strict=True)):
-        x = made.x(rng, palette, 3 + number % 2)
+        x = made.x(rng, palette, 3 + number % 2, number in (1, 2))
         variants = _variants(made)
         turns = {2 * number % len(variants), (2 * number + 1) % len(variants)}
         for more in (variants[turn] for turn in turns):
@@ -130,7 +136,7 @@ def _windows(made: Combination, rng: np.random.Generator) -> Iterator[Judged]:
 def _globals(made: Combination, rng: np.random.Generator) -> Iterator[Judged]:
     for palette, more in product(_palettes(made)[:2], [{}, *_variants(made)]):
         arguments = more | {"channels_last": made.channels_last}
-        yield Judged(made.function, (made.x(rng, palette),), arguments)
+        yield Judged(made.function, (made.x(rng, palette, even=bool(more)),), arguments)
 
 
 def _unpools(made: Combination, rng: np.random.Generator) -> Iterator[Judged]:

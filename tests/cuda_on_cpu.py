@@ -71,7 +71,7 @@ BUILD_FLAGS: dict[Build, tuple[str, ...]] = {
     "plain": (),
     "checked": ("-g1", "-fsanitize=thread,undefined,float-cast-overflow"),
     "address": ("-g1", "-fsanitize=address,undefined"),
-    "coverage": ("--coverage", "-fprofile-update=single"),
+    "coverage": ("--coverage", "-fprofile-update=single", "-O0"),  # inlined lines lose counts
 }
 BATCH = 16
 STATIC_SHARED_LIMIT = 48 * 1024
@@ -554,7 +554,7 @@ def line_coverage(folder: Path, include_dir: Path) -> dict[str, LineCoverage]:
 
 
 def _gcov(data: Path) -> Iterator[tuple[str, int, int]]:
-    notes = next(cache_dir().glob(f"*/{data.stem}.gcno"))
+    notes = cache_dir() / data.parent.name / f"{data.stem}.gcno"  # of the same toolchain
     with tempfile.TemporaryDirectory() as scratch:
         for file in (data, notes):
             shutil.copy(file, scratch)

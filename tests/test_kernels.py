@@ -8,6 +8,7 @@ runs that many random calls of each operator under three schedules.
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections import Counter
 from collections.abc import Iterable
@@ -36,7 +37,18 @@ from tests.strategies import Case
 from tests.test_oracle import assert_right
 from tests.tolerance import assert_bitwise, bits
 
-KERNELS = ("auto", "window", "specialised", "rows", "plane")
+KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "auto": ("auto", {}),
+    "window": ("window", {}),
+    "specialised": ("specialised", {}),
+    "rows": ("rows", {"FILL": 1, "_lone_cost": lambda _: math.inf}),
+    "large tiles": ("rows", {"FILL": 1, "TILE_SETUP": 10**4, "_lone_cost": lambda _: math.inf}),
+    "plane": ("plane", {}),
+    "few workers": ("plane", {"FILL": 1}),
+    "separable": ("separable", {"SEPARABLE_TAPS": 1}),
+}
+"""Ways to plan a pooling: the kernel asked for, and constants that make it serve small problems."""
+
 SCHEDULES = (FORWARD, REVERSE, shuffled(1))
 COMBINATIONS = combinations()
 EMULATED = Backend("emulator", emulator)
@@ -59,9 +71,10 @@ class Configuration:
     wide: bool = False
 
     def run(self, **settings: Any) -> tuple[np.ndarray[Any, Any], ...]:
+        kernel, constants = KERNELS[self.kernel]
         with (
-            emulator.constants(**NO_CAP, **(emulator.WIDE if self.wide else {})),
-            emulator.settings(kernel=self.kernel, **settings),
+            emulator.constants(**NO_CAP, **constants, **(emulator.WIDE if self.wide else {})),
+            emulator.settings(kernel=kernel, **settings),
         ):
             return self.case.run(EMULATED)
 
@@ -121,7 +134,7 @@ def test_the_number_of_combinations(capsys):
 
 
 def kernels_of(op: str) -> tuple[str, ...]:
-    return KERNELS[1:] if "Pool" in op and "Roi" not in op and "Un" not in op else ("auto",)
+    return tuple(KERNELS) if op.endswith(("MaxPool", "AveragePool", "LpPool")) else ("auto",)
 
 
 @pytest.mark.parametrize("dtype", [row.name for row in DTYPES])
@@ -160,10 +173,9 @@ STRATEGIES: dict[str, st.SearchStrategy[Case]] = {
 
 
 def configurations(function: str) -> st.SearchStrategy[Configuration]:
-    kernels = kernels_of("Pool") + ("auto",) * 2
     if function not in ("max_unpool", "max_roi_pool", "roi_align"):
         return st.builds(
-            Configuration, STRATEGIES[function], st.sampled_from(kernels), st.booleans()
+            Configuration, STRATEGIES[function], st.sampled_from(sorted(KERNELS)), st.booleans()
         )
     return st.builds(Configuration, STRATEGIES[function], st.just("auto"), st.booleans())
 
@@ -220,6 +232,7 @@ LARGE: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
     "parts of three axes": ("average_pool", (1, 3, 9, 25, 40), {"kernel_shape": (9, 25, 40)}),
     "parts, strided": ("lp_pool", (1, 2, 130, 70), {"kernel_shape": 64, "strides": 60}),
     "parts, dilated": ("max_pool", (1, 1, 150, 150), {"kernel_shape": 70, "dilations": 2}),
+    "long rows": ("max_pool", (1, 2, 3, 2200), {"kernel_shape": (2, 2100)}),
     "many planes": ("lp_pool", (3, 50, 12, 12), {"kernel_shape": 12}),
 }
 
@@ -242,7 +255,7 @@ def test_large_windows(name, last):
     chosen = [
         Configuration(large(name, dtype, last, indices), kernel, wide)
         for dtype, indices in product(dtypes, (False, True) if is_max else (False,))
-        for kernel, wide in (("window", False), ("plane", False), ("plane", True))
+        for kernel, wide in (*((kernel, False) for kernel in KERNELS), ("plane", True))
     ]
     compile_ahead(chosen)
     for configuration in chosen:
@@ -335,6 +348,7 @@ STRUCTS = {
         for axes, index in product((1, 2, 3, 4), ("int", "long long"))
     },
     "Rows": ("rows.cu", planner.rows_dtype()),
+    "Tiles": ("separable.cu", planner.TILES_DTYPE),
     "Roi": ("roi.cu", planner.ROI_DTYPE),
 }
 

@@ -27,6 +27,7 @@ from tests.cuda_on_cpu import (
     virtual_array,
 )
 from tests.test_kernels import (
+    KERNELS,
     LARGE,
     SCHEDULES,
     Configuration,
@@ -47,13 +48,14 @@ def _emulator() -> None:
 
 
 def subset(op: str, dtypes: tuple[str, ...], axes: tuple[int, ...]) -> list[Configuration]:
-    """Return the last call of some combinations: by every kernel, and with 64-bit indices."""
+    """Return two calls of some combinations: by every kernel, and with 64-bit indices."""
     chosen = []
     for made in combinations():
         if made.op == op and made.dtype in dtypes and made.axes in axes:
-            *_, case = made.calls()
-            chosen += [Configuration(case, kernel) for kernel in kernels_of(op)]
-            chosen.append(Configuration(case, wide=True))
+            calls = list(made.calls())
+            for case in (calls[len(calls) // 3], calls[-1]):  # overlapping windows, dilated ones
+                chosen += [Configuration(case, kernel) for kernel in kernels_of(op)]
+            chosen.append(Configuration(calls[0], wide=True))
     return chosen
 
 
@@ -74,7 +76,7 @@ def test_large_windows_are_clean(name, last):
     chosen = [
         Configuration(large(name, dtype, last, indices), kernel)
         for dtype in ("float32", "bfloat16")
-        for kernel in ("auto", "plane")
+        for kernel in KERNELS
     ]
     compile_ahead(chosen, build="checked")
     for configuration in chosen:
@@ -104,42 +106,60 @@ def test_address_and_undefined_behaviour_sanitizers_find_nothing():
 BAD_POSITIONS = np.array([-1, -(2**63), 16, 2**31, 2**63 - 1, 3, 3, 15])
 
 
-def test_bad_positions_write_nothing_out_of_bounds():
+def unpool_bad_positions() -> np.ndarray[Any, Any]:
     problem = resolve("MaxUnpool", (1, 1, 8), "float32", kernel_shape=2, strides=2)
     x = np.arange(1, 9, dtype=np.float32).reshape(1, 1, 8)
     y = np.empty((1, 1, 16), np.float32)
+    emulator.run(problem, (x, BAD_POSITIONS.reshape(x.shape)), (y,))
+    return y
+
+
+def test_bad_positions_write_nothing_out_of_bounds():
     for schedule in SCHEDULES:
         with emulator.settings(build="checked", schedule=schedule):
-            emulator.run(problem, (x, BAD_POSITIONS.reshape(x.shape)), (y,))
+            y = unpool_bad_positions()
         assert y[0, 0].tolist() == [0, 0, 0, 7, *[0] * 11, 8]
 
 
 BAD_NUMBERS = (np.nan, np.inf, -np.inf, 3e38, -3e38, 2.0**31, -(2.0**31), 1e30, -1.0, 2.0, 7.5)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
-def test_bad_regions_read_nothing_out_of_bounds(dtype):
-    x = np.ones((2, 3, 5, 6), dtype)
+def bad_regions(dtype: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return RoIs with one bad number each, and images for RoiAlign, bad ones among them."""
     rois = np.tile([0.0, 1.0, 1.0, 3.0, 3.0], (len(BAD_NUMBERS) * 5, 1))
     rois[np.arange(len(rois)), np.arange(len(rois)) % 5] = np.repeat(BAD_NUMBERS, 5)
     with np.errstate(over="ignore"):
-        rois = rois.astype(dtype)
-    y = np.full((len(rois), 3, 2, 2), np.nan, dtype)
-    pool = resolve("MaxRoiPool", x.shape, dtype, pooled_shape=2, num_rois=len(rois))
+        return rois.astype(dtype), np.resize([0, 1, -1, 2, 2**40, -(2**63)], len(rois))
+
+
+def pool_bad_regions(dtype: str) -> np.ndarray[Any, Any]:
+    x, (rois, _) = np.ones((2, 3, 5, 6), dtype), bad_regions(dtype)
+    problem = resolve("MaxRoiPool", x.shape, dtype, pooled_shape=2, num_rois=len(rois))
+    y = np.full(problem.outputs[0].shape, np.nan, dtype)
+    emulator.run(problem, (x, rois), (y,))
+    return y
+
+
+def align_bad_regions(dtype: str, mode: str) -> np.ndarray[Any, Any]:
+    x, (rois, images) = np.ones((2, 3, 5, 6), dtype), bad_regions(dtype)
+    problem = resolve(
+        "RoiAlign", x.shape, dtype, num_rois=len(rois), mode=mode, sampling_ratio=2,
+        output_height=2, output_width=2,
+    )  # fmt: skip
+    y = np.full(problem.outputs[0].shape, np.nan, dtype)
+    emulator.run(problem, (x, rois[:, 1:].copy(), images), (y,))
+    return y
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_bad_regions_read_nothing_out_of_bounds(dtype):
     with emulator.settings(build="checked"):
-        emulator.run(pool, (x, rois), (y,))
-    assert np.isin(y, (0, 1)).all()
-    images = np.array([0, 1, -1, 2, 2**40, -(2**63)] * len(rois))[: len(rois)]
-    for mode in ("avg", "max"):
-        align = resolve(
-            "RoiAlign", x.shape, dtype, num_rois=len(rois), mode=mode, sampling_ratio=2,
-            output_height=2, output_width=2,
-        )  # fmt: skip
-        y[...] = np.nan
-        with emulator.settings(build="checked"):
-            emulator.run(align, (x, rois[:, 1:].copy(), images), (y,))
-        assert not np.isnan(y).any()
-        assert (y[(images < 0) | (images > 1)] == 0).all()
+        assert np.isin(pool_bad_regions(dtype), (0, 1)).all()
+        _, images = bad_regions(dtype)
+        for mode in ("avg", "max"):
+            y = align_bad_regions(dtype, mode)
+            assert not np.isnan(y).any()
+            assert (y[(images < 0) | (images > 1)] == 0).all()
 
 
 # Bugs planted in copies of our kernels
@@ -184,13 +204,6 @@ def unpool() -> Any:
     x = floats(2, 150)[:, None]
     indices = np.arange(300).reshape(x.shape) // 2 * 2
     return emulator.max_unpool(x, indices, 1)
-
-
-def bad_unpool() -> Any:
-    problem = resolve("MaxUnpool", (1, 1, 8), "float32", kernel_shape=2, strides=2)
-    y = np.empty((1, 1, 16), np.float32)
-    emulator.run(problem, (floats(1, 1, 8), BAD_POSITIONS.reshape(1, 1, 8)), (y,))
-    return y
 
 
 def bad_roi() -> Any:
@@ -262,7 +275,8 @@ BUGS = {
         "unpool.cu", " && claims[to] == i) y[to]", ") y[to]", RACE + "global memory", unpool
     ),
     "positions that nobody checks": Planted(
-        "unpool.cu", "if (to >= 0 && to < outputs) atomicMax", "atomicMax", OUTSIDE, bad_unpool
+        "unpool.cu", "if (to >= 0 && to < outputs) atomicMax", "atomicMax", OUTSIDE,
+        unpool_bad_positions,
     ),
     "images that nobody checks": Planted(
         "roi.cu", "bool usable = images[bin.roi] >= 0 && images[bin.roi] < p.batch;",

@@ -1,0 +1,137 @@
+"""Every line of CUDA runs in a test: on the CPU as gcov counts it, or on a GPU by a named test.
+
+    python -m tests.test_coverage_cuda
+
+prints the lines that only a device compiles, and the tests of `pytest -m gpu` that reach them.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+
+from gpupool.jit import kernel_folder
+from gpupool.opset import OPERATORS
+from tests import emulator, test_gpu
+from tests.combinations import combinations
+from tests.conftest import emulator_backend
+from tests.cuda_on_cpu import line_coverage, write_coverage
+from tests.strategies import Case
+from tests.test_kernels import KERNELS, LARGE, Configuration, compile_ahead, large
+from tests.test_sanitizers import (
+    align_bad_regions,
+    pool_bad_regions,
+    subset,
+    unpool_bad_positions,
+)
+
+REACHED_BY = {
+    "widen": test_gpu.test_no_spurious_overflow,
+    "narrow": test_gpu.test_no_spurious_overflow,
+    "add": test_gpu.test_means_and_norms_of_subnormals,
+    "multiply": test_gpu.test_means_and_norms_of_subnormals,
+    "multiply_add": test_gpu.test_means_and_norms_of_subnormals,
+    "divide": test_gpu.test_means_and_norms_of_subnormals,
+    "reciprocal": test_gpu.test_means_and_norms_of_subnormals,
+    "displaces": test_gpu.test_maxima_of_subnormals_are_bit_exact,
+    "maximum_of_pairs": test_gpu.test_maxima_of_subnormals_are_bit_exact,
+    "negative": test_gpu.test_means_and_norms_of_subnormals,
+    "byte": test_gpu.test_every_combination_equals_the_oracle,
+    "pinned": test_gpu.test_every_combination_equals_the_oracle,
+    "maximum": test_gpu.test_maxima_of_subnormals_are_bit_exact,
+}
+"""For each function with lines that only a device compiles, a test that runs it there."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line that only a device compiles."""
+
+    file: str
+    number: int
+    function: str
+    text: str
+
+
+def device_only(folder: Path) -> list[Line]:
+    """Return the lines behind ``__CUDA_ARCH__`` of every kernel file."""
+    return [line for file in sorted(folder.glob("*.cu*")) for line in _device_only(file)]
+
+
+def _device_only(file: Path) -> Iterator[Line]:
+    inside, function = False, ""
+    for number, text in enumerate(file.read_text().splitlines(), 1):
+        if found := re.search(r"__device__ .*?(\w+)\(.*\{$", text):
+            function = found[1]
+        if re.match(r"#if.*__CUDA_ARCH__", text):
+            inside = True
+        elif re.match(r"#(else|endif)", text):
+            inside = False
+        elif inside and text.strip():
+            yield Line(file.name, number, function, text.strip())
+
+
+def calls() -> list[Configuration]:
+    chosen = [made for op in OPERATORS for made in subset(op, ("float32",), (1, 2, 3))]
+    for op, dtypes in (
+        ("MaxPool", ("float64", "float16", "bfloat16", "int8", "uint8")),
+        ("AveragePool", ("float64", "float16", "bfloat16", "int8", "uint8")),
+        ("LpPool", ("float64", "bfloat16")),
+        ("GlobalMaxPool", ("float64", "float16", "bfloat16", "int8", "uint8")),
+        ("RoiAlign", ("float64",)),
+    ):
+        chosen += subset(op, dtypes, (2,))
+    for made in combinations():
+        if (made.op, made.axes) == ("MaxPool", 2) and made.dtype in ("int8", "float16"):
+            chosen.append(Configuration(next(made.calls()), "rows"))  # rows of an odd length
+    for name in LARGE:
+        indices = LARGE[name][0] == "max_pool"
+        chosen += [Configuration(large(name, "float32", False, indices), way) for way in KERNELS]
+    long = Case("global_average_pool", (np.ones((1, 1, 40000), np.int8),), {})
+    return [*chosen, Configuration(long)]
+
+
+def test_every_line_that_the_host_compiles_runs(tmp_path, capsys):
+    emulator_backend()
+    chosen = calls()
+    compile_ahead(chosen, build="coverage")
+    for configuration in chosen:
+        configuration.run(build="coverage")
+    with emulator.settings(build="coverage"):
+        unpool_bad_positions()
+        pool_bad_regions("float32")
+        align_bad_regions("float32", "avg")
+    write_coverage(tmp_path)
+    found = line_coverage(tmp_path, kernel_folder())
+    with capsys.disabled():
+        count = sum(len(file.executed) for file in found.values())
+        print(f"\n{count} lines of CUDA run on the host in {len(chosen)} calls")
+    assert found.keys() == {file.name for file in kernel_folder().glob("*.cu*")}
+    assert {name: sorted(file.missed) for name, file in found.items() if file.missed} == {}
+
+
+def test_every_line_that_only_a_device_compiles_has_its_gpu_test():
+    functions = {line.function for line in device_only(kernel_folder())}
+    assert functions == REACHED_BY.keys()
+    for test in REACHED_BY.values():
+        marks = [mark.name for mark in (test_gpu.pytestmark, *getattr(test, "pytestmark", []))]
+        assert "gpu" in marks
+
+
+def main() -> None:
+    lines = device_only(kernel_folder())
+    for (file, function), group in groupby(lines, key=lambda line: (line.file, line.function)):
+        print(f"{file}: {function}, reached by {REACHED_BY[function].__name__}")
+        for line in group:
+            print(f"  {line.number:4} {line.text}")
+    print(f"{len(lines)} lines only a device compiles, in {len(REACHED_BY)} functions")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
