@@ -267,6 +267,22 @@ BUGS = {
         "plane.cu", "bool active = n < w.outputs;", "bool active = true;", OUTSIDE, global_last,
         "plane",
     ),
+    "pixels past the row": Planted(
+        "rows.cu", "position >= 0 && position < inner().size", "position >= 0", OUTSIDE,
+        pool(1, 1, 9, 9, pads=1), "rows",
+    ),
+    "rows past the plane": Planted(
+        "rows.cu", "(row >= 0 && row < outer().size)", "row >= 0", OUTSIDE,
+        pool(1, 1, 9, 9, pads=1), "rows",
+    ),
+    "no barrier between columns and rows": Planted(
+        "separable.cu", "    __syncthreads();\n    int across", "    int across",
+        RACE + "shared memory|which nobody wrote", pool(1, 1, 9, 9), "separable",
+    ),
+    "columns past the row": Planted(
+        "separable.cu", "position >= 0 && position < inner().size", "position >= 0", OUTSIDE,
+        pool(1, 1, 9, 9, pads=1), "separable",
+    ),
     "a maximum that is not atomic": Planted(
         "unpool.cu", "atomicMax(claims + to, static_cast<Index>(i));",
         "if (claims[to] < i) claims[to] = static_cast<Index>(i);", RACE + "global memory", unpool,
@@ -317,8 +333,9 @@ def test_planted_bugs_are_found(name, tmp_path):
     )
 
 
-def settled(call: Callable[[], Any], **settings: Any) -> Any:
-    with emulator.settings(**settings):
+def settled(call: Callable[[], Any], kernel: str, **settings: Any) -> Any:
+    kernel, constants = KERNELS[kernel]
+    with emulator.constants(**constants), emulator.settings(kernel=kernel, **settings):
         return call()
 
 
