@@ -17,7 +17,7 @@ def kind(name: str, array: Any) -> str:
     >>> kind("x", np.zeros(3))
     'numpy'
     """
-    if isinstance(array, np.ndarray) and not isinstance(array, np.ma.MaskedArray):
+    if isinstance(array, np.ndarray) and not _is_masked(array):
         return "numpy"
     if type(array).__module__.partition(".")[0] == "cupy" and hasattr(array, "data"):
         return "cupy"
@@ -29,6 +29,11 @@ def kind(name: str, array: Any) -> str:
         f"{name} must be a NumPy, CuPy, torch or JAX array, not "
         f"{type(array).__module__}.{type(array).__name__}"
     )
+
+
+def _is_masked(array: Any) -> bool:
+    # Naming numpy.ma imports it, for longer than it takes to pool a photograph.
+    return "numpy.ma" in sys.modules and isinstance(array, np.ma.MaskedArray)
 
 
 def dtype(array: Any) -> Any:
