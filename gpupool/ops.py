@@ -307,7 +307,7 @@ def max_roi_pool(
         channels_last=channels_last,
         opset=opset,
     )
-    _require("rois", rois, (rois.shape[0], 5), problem.dtype.numpy)
+    _require("rois", rois, (_rows("rois", rois), 5), problem.dtype.numpy)
     return _run(problem, (x, rois), out)
 
 
@@ -356,7 +356,7 @@ def roi_align(
         channels_last=channels_last,
         opset=opset,
     )
-    _require("rois", rois, (rois.shape[0], 4), problem.dtype.numpy)
+    _require("rois", rois, (_rows("rois", rois), 4), problem.dtype.numpy)
     _require("batch_indices", batch_indices, (rois.shape[0],), "int64")
     return _run(problem, (x, rois, batch_indices), out)
 
@@ -529,8 +529,9 @@ def _as_tuple(problem: Problem, out: Any) -> tuple[Any, ...]:
 def _given(problem: Problem, inputs: tuple[Any, ...], out: Any, kind: str) -> tuple[Any, ...]:
     """Check the arrays passed as ``out``; none is an empty tuple."""
     given = _as_tuple(problem, out)
-    for array, output in zip(given, problem.outputs, strict=bool(given)):
+    for array in given:
         _same_kind(kind, "out", array)
+    for array, output in zip(given, problem.outputs, strict=bool(given)):
         if array.dtype != output.dtype:
             raise GpupoolTypeError(
                 f"out for {output.name} has dtype {array.dtype}, expected {output.dtype}"

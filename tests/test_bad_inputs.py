@@ -384,6 +384,9 @@ def test_out_with_indices_is_a_pair_of_separate_arrays(backend):
         backend.max_pool(x, 2, return_indices=True, out=(y,))
     with pytest.raises(GpupoolValueError, match="out must be a pair of arrays, Y and Indices"):
         backend.max_pool(x, 2, return_indices=True, out=y)
+    for pair in ((y, None), (None, i)):
+        with pytest.raises(GpupoolTypeError, match="^out must be a NumPy"):
+            backend.max_pool(x, 2, return_indices=True, out=pair)
     with pytest.raises(GpupoolTypeError, match="out for Indices has dtype float32, expected int64"):
         backend.max_pool(x, 2, return_indices=True, out=(y, backend.array(np.zeros_like(x))))
 
@@ -595,10 +598,10 @@ def test_num_rois_0_gives_an_empty_result(backend):
 
 
 @pytest.mark.parametrize("function", ROIS)
-@pytest.mark.parametrize("shape", [(1,), (1, 3), (1, 6), (1, 5, 1)])
+@pytest.mark.parametrize("shape", [(), (1,), (1, 3), (1, 6), (1, 5, 1)])
 def test_rois_of_another_shape(backend, function, shape):
     width = 5 if function == "max_roi_pool" else 4
-    message = f"rois has shape {shape}, expected (1, {width})"
+    message = f"rois has shape {shape}, expected ({len(shape[:1])}, {width})"
     refuses(backend, GpupoolValueError, message, function, rois=np.zeros(shape, np.float32))
 
 
