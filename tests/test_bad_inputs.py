@@ -385,7 +385,7 @@ def test_out_with_indices_is_a_pair_of_separate_arrays(backend):
     with pytest.raises(GpupoolValueError, match="out must be a pair of arrays, Y and Indices"):
         backend.max_pool(x, 2, return_indices=True, out=y)
     for pair in ((y, None), (None, i)):
-        with pytest.raises(GpupoolTypeError, match="^out must be a NumPy"):
+        with pytest.raises(GpupoolTypeError, match=r"^out must be a NumPy"):
             backend.max_pool(x, 2, return_indices=True, out=pair)
     with pytest.raises(GpupoolTypeError, match="out for Indices has dtype float32, expected int64"):
         backend.max_pool(x, 2, return_indices=True, out=(y, backend.array(np.zeros_like(x))))
