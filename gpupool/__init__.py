@@ -15,6 +15,7 @@ from gpupool.ops import (
     roi_align,
     warmup,
 )
+from gpupool.preprocessing import preprocess
 from gpupool.problem import output_shape
 
 __version__ = "0.1.0"
@@ -37,6 +38,7 @@ __all__ = [
     "max_unpool",
     "output_shape",
     "plan",
+    "preprocess",
     "roi_align",
     "warmup",
 ]

@@ -17,12 +17,20 @@ from gpupool.arrays import as_bytes, is_aligned, pointer
 from gpupool.device import gpu_reason
 from gpupool.errors import GpupoolError
 from gpupool.planner import THREADS, Launch, Plan, plan
-from gpupool.problem import Output, PoolProblem, Problem, RoiProblem, UnpoolProblem
+from gpupool.problem import (
+    Output,
+    PoolProblem,
+    PreprocessProblem,
+    Problem,
+    RoiProblem,
+    UnpoolProblem,
+)
 
 _OPERANDS: dict[type, tuple[str, ...]] = {
     PoolProblem: ("x", "y", "indices"),
     UnpoolProblem: ("x", "indices", "y"),
     RoiProblem: ("x", "rois", "batch_indices", "y"),
+    PreprocessProblem: ("x", "y"),
 }
 
 NULL = np.uintp(0)
@@ -67,8 +75,8 @@ def warmup(chosen: Plan) -> None:
 def execute(
     problem: Problem, inputs: tuple[Any, ...], outputs: tuple[Any, ...], xp: Any, find: Find
 ) -> None:
-    """Plan for the strides of x and launch; other kernels than pooling read contiguous copies."""
-    if not isinstance(problem, PoolProblem):
+    """Plan for the strides of x and launch; where a kernel takes none, it reads copies."""
+    if not isinstance(problem, PoolProblem | PreprocessProblem):
         inputs = tuple(map(xp.ascontiguousarray, inputs))
     written = tuple(
         array

@@ -19,7 +19,15 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from gpupool.dtypes import BFLOAT16, DType
-from gpupool.problem import SMALL_P, Output, PoolProblem, Problem, RoiProblem, UnpoolProblem
+from gpupool.problem import (
+    SMALL_P,
+    Output,
+    PoolProblem,
+    PreprocessProblem,
+    Problem,
+    RoiProblem,
+    UnpoolProblem,
+)
 from gpupool.window import Axis, Window, taps_of
 
 Array = np.ndarray[Any, Any]
@@ -47,6 +55,8 @@ def run(problem: Problem, inputs: Fields, outputs: Fields) -> None:
             _pool(problem, *inputs, *outputs)
         elif isinstance(problem, UnpoolProblem):
             _unpool(*inputs, *outputs)
+        elif isinstance(problem, PreprocessProblem):
+            _preprocess(problem, *inputs, *outputs)
         else:
             _roi(problem, inputs, *outputs)
 
@@ -586,3 +596,29 @@ def _samples(problem: RoiProblem, first: Any, last: Any, bins: int, size: int) -
         high = np.minimum(low + 1, size - 1)
         result.append(_Samples(low, high, real(1) - to_high, to_high, count))
     return result
+
+
+# Preprocessing
+
+
+def _preprocess(problem: PreprocessProblem, x: Array, y: Array) -> None:
+    """Average the tiles of every image, then scale and shift in float32, rounded once."""
+    window = tuple(
+        Axis(size * k, k, k, 1, 0, 0, size)
+        for size, k in zip(problem.size, problem.pool, strict=True)
+    )
+    rows, columns = (
+        slice(origin, origin + axis.size)
+        for origin, axis in zip(problem.origin, window, strict=True)
+    )
+    taps = prod(problem.pool)
+    order = slice(None, None, -1 if problem.reverse else 1)
+    y = np.moveaxis(y, 1, -1) if problem.planar else y
+    scale, mean, std = (
+        np.asarray(n, np.float32) for n in (problem.scale, problem.mean, problem.std)
+    )
+    for image, into in zip(x, y, strict=True):
+        planes = np.moveaxis(image[rows, columns, order], -1, 0)[None]
+        total = _sum(planes, np.int64 if taps * 255 >= 2**31 else np.int32, window)
+        pixels = np.moveaxis((total / taps).astype(np.float32)[0], 0, -1)
+        into[...] = rounded((pixels * scale - mean) / std, problem.out_dtype)

@@ -18,7 +18,14 @@ from typing import Any
 import numpy as np
 
 from gpupool.dtypes import DType
-from gpupool.problem import SMALL_P, PoolProblem, Problem, RoiProblem, UnpoolProblem
+from gpupool.problem import (
+    SMALL_P,
+    PoolProblem,
+    PreprocessProblem,
+    Problem,
+    RoiProblem,
+    UnpoolProblem,
+)
 from gpupool.validate import INT32_MAX
 from gpupool.window import Axis, taps_of
 
@@ -148,6 +155,8 @@ def plan(
         return _plan_unpool(problem, steps)
     if isinstance(problem, RoiProblem):
         return Plan(problem, steps, (_roi_launch(problem),))
+    if isinstance(problem, PreprocessProblem):
+        return Plan(problem, steps, (_preprocess_launch(problem, steps),))
     geometry = _Geometry.of(problem, steps)
     tiles = _tiles(problem, geometry) if kernel in ("auto", "separable") else None
     if tiles is not None:
@@ -839,3 +848,47 @@ def _roi_launch(problem: RoiProblem) -> Launch:
     return Launch(
         "roi.cu", "roi_align", template, ("x", "rois", "batch_indices", "y"), (packed,), grid
     )
+
+
+# Preprocessing
+
+MAX_CHANNELS = 4
+"""Channels of an image, as many as kernels/preprocess.cu holds means for."""
+
+PREPROCESS_DTYPE = np.dtype(
+    [
+        *((name, "i8") for name in ("outputs", "origin")),
+        ("step", "i8", 4),
+        *(
+            (name, "i4")
+            for name in ("channels", "height", "width", "pool_y", "pool_x", "reversed", "narrow")
+        ),
+        ("scale", "f4"),
+        *((name, "f4", MAX_CHANNELS) for name in ("mean", "deviation")),
+    ],
+    align=True,
+)
+"""The NumPy mirror of ``Preprocess`` in kernels/preprocess.cu."""
+
+
+def _preprocess_launch(problem: PreprocessProblem, strides: tuple[int, ...]) -> Launch:
+    outputs = prod(problem.outputs[0].shape)
+    greatest = prod(problem.pool) * 255
+    packed = np.zeros((), PREPROCESS_DTYPE)
+    packed["outputs"], packed["step"] = outputs, strides
+    packed["origin"] = sum(n * s for n, s in zip(problem.origin, strides[1:], strict=False))
+    sizes = (problem.channels, *problem.size, *problem.pool, problem.reverse, greatest < 2**24)
+    names = ("channels", "height", "width", "pool_y", "pool_x", "reversed", "narrow")
+    for name, size in zip(names, sizes, strict=True):
+        packed[name] = size
+    packed["scale"] = problem.scale
+    packed["mean"][: problem.channels] = problem.mean
+    packed["deviation"][: problem.channels] = problem.std
+    template = (
+        problem.out_dtype.cuda,
+        "int" if outputs + THREADS <= INT32_MAX else "long long",
+        "int" if greatest <= INT32_MAX else "long long",
+        _bool(problem.planar),
+    )
+    grid = (-(-outputs // THREADS), 1)
+    return Launch("preprocess.cu", "preprocess", template, ("x", "y"), (packed,), grid)

@@ -133,7 +133,32 @@ class RoiProblem(_Problem):
         return (Output("Y", self.laid_out(self.num_rois, self.pooled), self.dtype.numpy),)
 
 
-Problem = PoolProblem | UnpoolProblem | RoiProblem
+@dataclass(frozen=True)
+class PreprocessProblem(_Problem):
+    """8-bit images, N x H x W x C, cut, averaged over tiles, scaled and shifted by channel.
+
+    ``mean`` and ``std`` are in the order of the channels that come out.
+    """
+
+    out_dtype: DType
+    pool: tuple[int, int]
+    origin: tuple[int, int]
+    size: tuple[int, int]
+    planar: bool
+    reverse: bool
+    scale: float
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    @property
+    def outputs(self) -> tuple[Output, ...]:
+        """Y: N x C x height x width where ``planar``, else N x height x width x C."""
+        n, c = self.batch, self.channels
+        shape = (n, c, *self.size) if self.planar else (n, *self.size, c)
+        return (Output("Y", shape, self.out_dtype.numpy),)
+
+
+Problem = PoolProblem | UnpoolProblem | RoiProblem | PreprocessProblem
 
 
 def resolve(op: str, shape: Sequence[int], dtype: object, **attributes: Any) -> Problem:

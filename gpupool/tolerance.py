@@ -18,7 +18,7 @@ import numpy as np
 
 from gpupool import oracle
 from gpupool.dtypes import FLOAT64
-from gpupool.problem import PoolProblem, Problem, RoiProblem, UnpoolProblem
+from gpupool.problem import PoolProblem, PreprocessProblem, Problem, RoiProblem, UnpoolProblem
 from gpupool.window import taps_of
 
 Array = np.ndarray[Any, Any]
@@ -76,7 +76,7 @@ def agree(problem: Problem, inputs: tuple[Array, ...], a: Array, b: Array) -> Ar
     array([[[ True,  True, False]]])
     """
     same: Array = (a == b) | (np.isnan(a) & np.isnan(b))
-    if isinstance(problem, UnpoolProblem) or exact(problem) or bool(same.all()):
+    if isinstance(problem, UnpoolProblem | PreprocessProblem) or exact(problem) or bool(same.all()):
         return same
     with np.errstate(all="ignore"):
         first, second = a.astype(np.float64), b.astype(np.float64)

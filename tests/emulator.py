@@ -168,6 +168,7 @@ FUNCTIONS = (
     "max_unpool",
     "max_roi_pool",
     "roi_align",
+    "preprocess",
 )
 
 

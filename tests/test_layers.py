@@ -31,6 +31,7 @@ ORDER = (
     "launch",
     "interchange",
     "ops",
+    "preprocessing",
     "tolerance",
     "peers",
     "verify",
