@@ -10,7 +10,7 @@ from typing import Any
 import onnx
 from onnx import checker, defs, external_data_helper, inliner
 
-from gpupool.errors import GpupoolValueError
+from gpupool.errors import GpupoolTypeError, GpupoolValueError
 from gpupool.nodes import DOMAINS, PoolingNode, default_opset, is_pooling, label
 from gpupool.problem import above_max_bytes, max_bytes
 
@@ -34,6 +34,10 @@ def load(source: str | PathLike[str] | bytes | Any) -> Any:
         _load_external(path, model)
     else:
         model = _parse("the model", source) if isinstance(source, bytes) else source
+        if not isinstance(model, onnx.ModelProto):
+            raise GpupoolTypeError(
+                f"model must be a path, bytes or a ModelProto, not {type(model).__name__}"
+            )
         if any(map(external_data_helper.uses_external_data, _tensors(model.graph))):
             raise GpupoolValueError(
                 "the model keeps tensors in other files: give its path, so that they can be found"

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gpupool import validate
+from gpupool import arrays, validate
 from gpupool.errors import GpupoolTypeError
 from gpupool.ops import average_pool, global_average_pool, max_pool
 
@@ -113,6 +113,7 @@ def nhwc_max_pool(
 
 
 def _require_8_bit(x: Any) -> None:
+    arrays.kind("x", x)
     if x.dtype not in (np.int8, np.uint8):
         raise GpupoolTypeError(f"x has dtype {x.dtype}, a quantised tensor is int8 or uint8")
 

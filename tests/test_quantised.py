@@ -218,6 +218,7 @@ X = np.zeros((1, 1, 4), np.uint8)
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
+        (([[[1]]], 1.0, 0, 1.0, 0), GpupoolTypeError, r"x must be a NumPy.* not builtins\.list"),
         ((X.astype(np.float32), 1.0, 0, 1.0, 0), GpupoolTypeError, "x has dtype float32"),
         ((X, 0.0, 0, 1.0, 0), GpupoolValueError, "x_scale = 0.0 must be finite and greater"),
         ((X, 1.0, 0, np.inf, 0), GpupoolValueError, "y_scale = inf"),

@@ -395,6 +395,8 @@ def test_what_is_not_onnx_is_named(tmp_path: Path) -> None:
             Session(path)
     with pytest.raises(FileNotFoundError):
         Session(tmp_path / "missing.onnx")
+    with pytest.raises(GpupoolTypeError, match="a path, bytes or a ModelProto, not NoneType"):
+        Session(None)
 
 
 def external(tmp_path: Path, location: str, length: int = 4) -> Path:
