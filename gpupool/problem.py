@@ -562,7 +562,7 @@ _RESOLVERS: dict[str, Any] = {
 
 
 def output_shape(
-    op: str, x_shape: Sequence[int], /, *args: Any, **attributes: Any
+    op: str, x_shape: Sequence[int], *args: Any, **attributes: Any
 ) -> tuple[int, ...]:
     """Return the shape of Y that ``op`` gives for an x of ``x_shape``, without any array.
 

@@ -113,6 +113,7 @@ def test_output_shape_takes_names_and_positions():
     assert output_shape("max-roi", (1, 8, 32, 32), (7, 7), num_rois=5) == (5, 8, 7, 7)
     assert output_shape("global-lp", (2, 5, 7, 3), channels_last=True) == (2, 1, 1, 3)
     assert output_shape("max-unpool", (1, 2, 3), 2, strides=2) == (1, 2, 6)
+    assert output_shape(op="max", x_shape=(1, 2, 3), kernel_shape=2) == (1, 2, 2)
 
 
 def test_output_shape_refuses_as_the_functions_do():
