@@ -561,9 +561,7 @@ _RESOLVERS: dict[str, Any] = {
 }
 
 
-def output_shape(
-    op: str, x_shape: Sequence[int], *args: Any, **attributes: Any
-) -> tuple[int, ...]:
+def output_shape(op: str, x_shape: Sequence[int], *args: Any, **attributes: Any) -> tuple[int, ...]:
     """Return the shape of Y that ``op`` gives for an x of ``x_shape``, without any array.
 
     Takes the operator by its ONNX name or short form ("MaxPool" or "max") and the attributes of
