@@ -185,7 +185,8 @@ template <class T, int P, class Sum> struct Lp {
     __device__ Accumulator start() const { return 0; }
     __device__ T padding() const { return Round<T>::from(typename ::Element<T>::Value(0)); }
     template <class V, class Code> __device__ Accumulator lift(V v, Code) const {
-        return power<P>(magnitude(Sum(v)), norm);
+        if constexpr (sizeof(Sum) == sizeof(double)) return power<P>(magnitude(widen(v)), norm);
+        else return power<P>(magnitude(v), norm);
     }
     __device__ Accumulator merge(Accumulator a, Accumulator b) const { return add(a, b); }
     __device__ bool certain(Accumulator a) const {

@@ -96,12 +96,13 @@ template <class Real> struct Line {
     int count, size;
 
     __device__ Line(const Roi& p, Real first, Real last, int bins, int i, int length) {
-        Real extent = add(last, -first);
+        Real extent = add(last, negative(first));
         if (!p.half_pixel && !(extent >= 1)) extent = 1;
         if (p.half_pixel) first = add(first, Real(-0.5));
         width = divide(extent, Real(bins));
         start = add(first, multiply(Real(i), width));
-        count = p.sampling_ratio > 0 ? p.sampling_ratio : width > 0 ? static_cast<int>(ceil(width)) : 0;
+        double samples = ceil(widen(width));
+        count = p.sampling_ratio > 0 ? p.sampling_ratio : samples > 0 ? static_cast<int>(samples) : 0;
         size = length;
     }
 

@@ -180,6 +180,20 @@ def test_bilinear_samples_and_rounded_corners_of_subnormals(gpu, dtype):
     assert_right(case, case.run(gpu))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_subnormals_beside_the_least_normal_number_count(gpu, dtype):
+    x = np.full((1, 1, 9), 1.1e-38).astype(strategies.dtype_of(dtype))
+    x[0, 0, 0] = 1.2e-38
+    case = Case("lp_pool", (x,), {"kernel_shape": 9, "p": 0.5})
+    assert_right(case, case.run(gpu))
+
+
+def test_a_region_of_subnormal_size_has_a_sample(gpu):
+    x, rois = floats(1, 1, 4, 4), np.array([[0, 0, 1e-40, 1e-40]], np.float32)
+    case = Case("roi_align", (x, rois, np.array([0])), {"sampling_ratio": 0})
+    assert_right(case, case.run(gpu))
+
+
 def test_a_nan_wins_and_the_first_one_is_named(gpu):
     x = floats(2, 3, 20, 20)
     x[:, :, ::7, ::5] = np.nan
