@@ -257,7 +257,10 @@ class _Geometry:
             4 * (a.out * a.stride + max(a.extent, a.dilation) + a.size + a.pad_begin + a.pad_end)
             for a in (dim.axis for dim in self.dims)
         ]
-        offsets = sum(dim.axis.size * max(abs(dim.step), 1) for dim in self.dims)
+        offsets = sum(
+            (dim.axis.pad_begin + dim.axis.size + dim.axis.pad_end) * max(abs(dim.step), 1)
+            for dim in self.dims
+        )
         taps = prod(dim.axis.size for dim in self.dims)
         largest = max(self.outputs, offsets, taps, *reach) + OVERHANG
         return "int" if largest <= INT32_MAX else "long long"

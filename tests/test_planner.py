@@ -222,6 +222,14 @@ def test_small_counts_take_32_bits_whatever_the_batch_step() -> None:
     assert "long long" not in repr(plan(problem, (2**40, 2**35, 1)))
 
 
+def test_steps_into_the_padding_must_fit_in_32_bits_too() -> None:
+    """A tile of rows.cu begins in the padding: so many steps before the first row of x."""
+    problem = resolve("max", (1, 1, 1, 64), "uint8", kernel_shape=(4, 3), pads=(3, 0, 0, 0))
+    (narrow,), (wide,) = (plan(problem, (1, 1, step, 1)).launches for step in (2**28, 2**30))
+    assert "long long" not in narrow.expression
+    assert "long long" in wide.expression
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
