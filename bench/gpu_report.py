@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -97,14 +98,14 @@ def perform(part: Part, remaining: float) -> Outcome:
         return Outcome(part.name, f"left out: {part.command[0]} is not installed", 0.0, "")
     process = subprocess.Popen(
         part.command, cwd=ROOT, env=part.environment, text=True, errors="replace",
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
     )  # fmt: skip
     try:
         output, _ = process.communicate(timeout=limit)
         code = process.returncode
         status = "passed" if code == 0 else f"failed with exit status {code}"
     except subprocess.TimeoutExpired:
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)  # its children too, which hold the pipe open
         output, _ = process.communicate()
         status = f"stopped at its limit of {limit:.0f} s"
     if "Device not supported" in output:

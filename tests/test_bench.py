@@ -641,9 +641,9 @@ def test_a_part_that_fails_or_hangs_loses_nothing() -> None:
     python = sys.executable
     good = gpu_report.Part("good", [python, "-c", "print('{\"first\": 1.5}')"], 20,
                            gpu_report._last_line)  # fmt: skip
-    hanging = gpu_report.Part(
-        "hanging", [python, "-c", "import time; print('begun', flush=True); time.sleep(60)"], 1.5
-    )
+    sleeping = "import time; print('begun', flush=True); time.sleep(60)"
+    child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {sleeping!r}])"
+    hanging = gpu_report.Part("hanging", [python, "-c", child], 1.5)
     failing = gpu_report.Part("failing", [python, "-c", "raise SystemExit(3)"], 20, json.loads)
     missing = gpu_report.Part("missing", ["a-tool-that-nobody-has"], 20)
     outcomes = [gpu_report.perform(part, 60) for part in (good, hanging, failing, missing)]
