@@ -578,6 +578,10 @@ def output_shape(op: str, x_shape: Sequence[int], *args: Any, **attributes: Any)
         if len(args) > 1 or name in attributes:
             raise TypeError(f"output_shape() takes {name} once, and the rest by keyword")
         attributes[name] = args[0]
+    # The shape is the same for every dtype, and only 8-bit averages take another one.
+    averaged = attributes.pop("dtype", None)
+    if averaged is not None:
+        return resolve(op, x_shape, "uint8", out_dtype=averaged, **attributes).outputs[0].shape
     return resolve(op, x_shape, "float32", **attributes).outputs[0].shape
 
 

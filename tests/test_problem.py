@@ -170,3 +170,9 @@ def test_a_byte_limit_that_is_none_is_refused(monkeypatch, limit):
 def test_the_ceiling_on_samples_is_documented():
     assert MAX_SAMPLES == 2**24
     assert "2**24" in gpupool.roi_align.__doc__
+
+
+def test_output_shape_takes_the_dtype_of_an_average():
+    assert output_shape("average", (1, 1, 4), 2, dtype="float32") == (1, 1, 3)
+    with pytest.raises(TypeError, match="out_dtype"):
+        output_shape("max", (1, 1, 4), 2, dtype="float32")
