@@ -367,7 +367,9 @@ class PlannedCall:
 
     Calling it skips every check that planning has done, and on the GPU those on values too: a plan
     never synchronises, and max_unpool and the RoI operators skip bad entries instead of refusing
-    them. ``repr`` shows the kernels.
+    them. ``repr`` shows the kernels. Captured in a CUDA graph, a plan with a workspace (max_unpool,
+    few outputs with huge windows) uses that memory again at every replay: give the capture a
+    memory pool of its own, ``cupy.cuda.using_allocator``, and keep it as long as the graph.
     """
 
     problem: Problem
