@@ -1,4 +1,4 @@
-"""The command: ``gpupool pool``, ``gpupool shape``, ``gpupool verify`` and ``gpupool info``.
+"""The command: ``gpupool pool``, ``preprocess``, ``shape``, ``verify``, ``run`` and ``info``.
 
 A subcommand is one row of COMMANDS: its name, its sentence, its arguments and the function that
 runs it. An option that stands for an argument of the pooling functions is one row of ATTRIBUTES.
@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, cast
 import numpy as np
 
 import gpupool
-from gpupool import device, files, images, opset, problem, validate, verify
+from gpupool import device, files, folder, images, opset, problem, validate, verify
 from gpupool import run as models
 from gpupool.dtypes import BFLOAT16, DTYPES
-from gpupool.errors import GpupoolError, GpupoolValueError
-from gpupool.terminal import by_x, complain, printable, progress, say
+from gpupool.errors import GpupoolError
+from gpupool.terminal import by_x, complain, integers, printable, progress, say
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -54,20 +54,6 @@ class UsageError(GpupoolError):
 
 
 # Text to values
-
-
-def integers(text: str) -> int | list[int]:
-    """Return one integer, or a list of them from text with commas.
-
-    >>> integers("3"), integers("3,5")
-    (3, [3, 5])
-    """
-    try:
-        numbers = [int(part) for part in text.split(",")]
-    except ValueError:
-        message = f"{text!r} is not an integer or a comma-separated list of integers"
-        raise argparse.ArgumentTypeError(message) from None
-    return numbers if "," in text else numbers[0]
 
 
 def number(text: str) -> int | float:
@@ -375,11 +361,7 @@ def _write(
 def _pool_folder(args: argparse.Namespace) -> int:
     """Pool every image of a folder under its own name into another; name what fails and go on."""
     job = _image_job(args)
-    visible = sorted(p for p in args.input.iterdir() if not p.name.startswith("."))
-    sources = [p for p in visible if p.suffix.lower() in images.FORMATS and p.is_file()]
-    if not sources:
-        endings = ", ".join(images.FORMATS)
-        raise GpupoolValueError(f"{args.input}: this folder holds no image ({endings})")
+    sources, others = images.in_folder(args.input)
     args.output.mkdir(exist_ok=True)
     done = 0
     for source in progress(sources, "pooling"):
@@ -389,7 +371,6 @@ def _pool_folder(args: argparse.Namespace) -> int:
             complain(error, debug=args.debug, about=source.name)
         else:
             done += 1
-    others = len(visible) - len(sources)
     say(
         f"{done} of {len(sources)} images pooled into {args.output}"
         + (f"; {others} other entries left alone" if others else "")
@@ -532,6 +513,9 @@ class Command:
 
 COMMANDS = (
     Command("pool", "pool a .npy array, an image or a folder of images", _pool_arguments, _pool),
+    Command(
+        "preprocess", "make a folder of images one normalised array", folder.arguments, folder.run
+    ),
     Command("shape", "print output shape and pads without any data", _shape_arguments, _shape),
     Command("verify", "compare GPU, CPU and other libraries", _verify_arguments, _verify),
     Command("run", "run an ONNX model, its pooling on gpupool", models.arguments, models.run),

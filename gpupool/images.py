@@ -73,6 +73,15 @@ class Picture:
     icc_profile: bytes | None = None
 
 
+def in_folder(folder: Path) -> tuple[list[Path], int]:
+    """Return the images of a folder in the order of their names, and how many entries are none."""
+    visible = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    found = [path for path in visible if path.suffix.lower() in FORMATS and path.is_file()]
+    if not found:
+        raise GpupoolValueError(f"{folder}: this folder holds no image ({', '.join(FORMATS)})")
+    return found, len(visible) - len(found)
+
+
 def read(path: Path) -> Picture:
     """Return the one picture in a file, upright, its palette expanded, alpha as a channel."""
     pillow = _pillow("Image")

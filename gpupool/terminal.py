@@ -1,4 +1,4 @@
-"""What the user sees on stderr: escaped lines, with rich in colour and under a progress bar."""
+"""What the user writes and sees: values as text, escaped lines on stderr, with rich in colour."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import functools
 import importlib
 import sys
 import traceback
+from argparse import ArgumentTypeError
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpupool.errors import GpupoolError
@@ -32,6 +33,34 @@ def by_x(sizes: Sequence[int]) -> str:
     '1x64x56x56'
     """
     return "x".join(map(str, sizes))
+
+
+def integers(text: str) -> int | list[int]:
+    """Return one integer, or a list of them from text with commas.
+
+    >>> integers("3"), integers("3,5")
+    (3, [3, 5])
+    """
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        message = f"{text!r} is not an integer or a comma-separated list of integers"
+        raise ArgumentTypeError(message) from None
+    return numbers if "," in text else numbers[0]
+
+
+def numbers(text: str) -> float | list[float]:
+    """Return one number, or a list of them from text with commas.
+
+    >>> numbers("0.5"), numbers("0.5,0.25")
+    (0.5, [0.5, 0.25])
+    """
+    try:
+        read = [float(part) for part in text.split(",")]
+    except ValueError:
+        message = f"{text!r} is not a number or a comma-separated list of numbers"
+        raise ArgumentTypeError(message) from None
+    return read if "," in text else read[0]
 
 
 def say(text: str, style: str = "none") -> None:

@@ -49,6 +49,7 @@ ORDER = (
     "torch",
     "dask",
     "stores",
+    "folder",
     "cli",
     "__main__",
 )

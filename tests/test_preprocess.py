@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gpupool
+from gpupool import cli
 from gpupool.planner import MAX_CHANNELS
 from gpupool.preprocessing import resolve
 from tests import emulator
@@ -159,3 +160,87 @@ BAD = [
 def test_bad_input_is_named(arguments, shape, dtype, error, message):
     with pytest.raises(error, match=message):
         resolve(shape, dtype, **({"mean": 0, "std": 1} | arguments))
+
+
+# The command on a folder of images
+
+MODES = ("RGB", "L", "RGBA", "LA", "P", "1")
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """Return a folder of 24 images of many sizes and modes, a broken one, and a grey of 16 bits."""
+    pillow = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    folder = tmp_path_factory.mktemp("pictures")
+    rng = np.random.default_rng(6)
+    for i in range(24):
+        height, width = (int(n) for n in rng.integers(40, 90, 2))
+        mode = MODES[i % 6]
+        image = pillow.fromarray(rng.integers(0, 256, (height, width, 3)).astype(np.uint8))
+        ending = ("jpg", "png", "webp", "tiff")[i // 6] if mode == "RGB" else "png"
+        image.convert(mode).save(folder / f"{i:02d}.{ending}")
+    whole = (folder / "00.jpg").read_bytes()
+    (folder / "50.jpg").write_bytes(whole[: len(whole) // 3])
+    pillow.fromarray(np.zeros((50, 50), np.uint16)).save(folder / "60.png")
+    return folder
+
+
+def command(*arguments: Any) -> int:
+    return cli.main(["preprocess", *map(str, arguments), "--device", "cpu"])
+
+
+NORMALISED = ("--mean", "0.485,0.456,0.406", "--std", "0.229,0.224,0.225")
+
+
+def test_a_folder_becomes_one_array(pictures, tmp_path, capsys):
+    pillow = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    out, names = tmp_path / "out.npy", tmp_path / "names.txt"
+    options = ("--pool", 4, "--crop", "10,9", "--names", names, "--threads", 2)
+    assert command(pictures, out, *options, *NORMALISED) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 3
+    assert "50.jpg: not a readable image" in lines[0]
+    assert "60.png: grey of 16 bits" in lines[1]
+    assert lines[2].startswith(f"24 of 26 images in {out} on the CPU, 24x3x10x9 float16")
+    assert lines[2].endswith("images/s")
+    rows, named = np.load(out), names.read_text().split()
+    assert len(rows) == len(named) == 24
+    for row, name in zip(rows, named, strict=True):
+        pixels = np.asarray(pillow.open(pictures / name).convert("RGB"))[None]
+        steps = {"pool": (4, 4), "crop": (10, 9), "mean": MEAN, "std": STD, "scale": 1 / 255}
+        expected = composed(pixels, dtype="float16", layout="NCHW", channel_order="RGB", **steps)
+        assert ulps(row, expected[0]) <= 1
+
+
+def test_images_of_other_sizes_are_named_without_a_crop(pictures, tmp_path, capsys):
+    options = ("--mean", 0, "--std", 1, "--dtype", "float32", "--layout", "NHWC")
+    assert command(pictures, tmp_path / "out.npy", *options) == 1
+    assert "--crop makes them equal" in capsys.readouterr().err
+    assert np.load(tmp_path / "out.npy").shape[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "message"),
+    [
+        ("out.npy", ("--crop", 500), "no image could be preprocessed"),
+        ("out.npy", ("--threads", 0), "threads = 0"),
+        ("out.npy", ("--pool", 0), "pool = 0"),
+        ("out.npy", ("--dtype", "int8"), "float dtype"),
+        ("out.png", (), "must end in .npy"),
+        ("taken.npy", (), "exists already"),
+    ],
+)
+def test_a_command_that_cannot_succeed_writes_nothing(
+    pictures, tmp_path, capsys, target, options, message
+):
+    (tmp_path / "taken.npy").write_bytes(b"mine")
+    assert command(pictures, tmp_path / target, *options, *NORMALISED) == 1
+    assert message in capsys.readouterr().err
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [
+        ("taken.npy", b"mine")
+    ]
+
+
+def test_a_folder_without_images_is_refused(tmp_path, capsys):
+    assert command(tmp_path, tmp_path / "out.npy", *NORMALISED) == 1
+    assert "holds no image" in capsys.readouterr().err
