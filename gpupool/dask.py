@@ -4,6 +4,20 @@
 or CuPy arrays, so that the same lines pool more than one GPU or one machine holds. Where a window
 crosses a chunk's border, exactly the positions that it needs are fetched from the neighbours; what
 padding and ``ceil_mode`` mean is decided once, for the whole array, and Indices count through it.
+
+The scheduler is dask's: threads unless told otherwise, ``distributed.Client()`` for processes and
+``distributed.Client("tcp://...")`` for other machines. With several GPUs, start one worker for each
+(``dask_cuda.LocalCUDACluster()``) and bring the chunks there with ``x.map_blocks(cupy.asarray)``.
+
+Sliding windows give the bits of the whole array whatever the chunks. Global averages and norms
+over several spatial chunks combine one partial result of each, always in the same order. max_unpool
+takes Indices that stay in their own plane, as max_pool's do; the RoI operators need every image of
+a chunk of channels at once.
+
+>>> x = da.arange(24.0).reshape(1, 1, 24).rechunk((1, 1, 5))
+>>> y = max_pool(x, 4, strides=2, pads=1)
+>>> y.shape, y.compute()[0, 0, -3:]
+((1, 1, 12), array([20., 22., 23.]))
 """
 
 from __future__ import annotations

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -236,6 +238,20 @@ def test_nothing_is_imported_that_the_caller_has_not():
     command = [sys.executable, "-c", probe]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+README = (Path(__file__).parent.parent / "README.md").read_text()
+
+
+@pytest.mark.parametrize("library", ["torch", "jax"])
+def test_the_lines_of_the_readme_run(library, capsys):
+    pytest.importorskip(library, reason=f"{library} is not installed")
+    blocks = re.findall(r"^```python\n(.*?)^```$", README, re.M | re.S)
+    chosen = [block for block in blocks if library in block]
+    assert chosen
+    exec("\n".join(chosen), {})
+    printed = capsys.readouterr().out
+    assert ("-> gpupool" in printed) == (library == "torch")
 
 
 @pytest.mark.gpu
