@@ -244,3 +244,11 @@ def test_a_command_that_cannot_succeed_writes_nothing(
 def test_a_folder_without_images_is_refused(tmp_path, capsys):
     assert command(tmp_path, tmp_path / "out.npy", *NORMALISED) == 1
     assert "holds no image" in capsys.readouterr().err
+
+
+def test_the_benchmark_compares_with_torch():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    from bench import preprocess
+
+    row = preprocess.measure(torch, (1, 12, 16, 3), 2, "cpu")
+    assert min(row["gpupool"], row["torch"]) > 0
