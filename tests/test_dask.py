@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import math
 import os
 import secrets
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ import gpupool
 from gpupool import cli
 from tests import strategies
 from tests.conftest import Backend, numpy_backend
+from tests.kinds import JAX, TORCH
 from tests.test_oracle import assert_right
 from tests.tolerance import assert_bitwise
 
@@ -66,15 +70,33 @@ def cases():
     return st.one_of(strategies.pools(), strategies.max_roi_pools(), strategies.roi_aligns())
 
 
-@given(case=cases(), seed=SEEDS)
-def test_chunks_give_what_the_whole_array_gives(case, seed):
-    expected, found = case.run(NUMPY), case.run(dask_backend(seed))
-    assert len(expected) == len(found)
-    if case.function in ("global_average_pool", "global_lp_pool"):
-        assert_right(case, found)  # partial sums round in another order
+@contextmanager
+def kinds(seed: int) -> Iterator[list[Backend]]:
+    """Give the backends that can be had here: dask, and beside it torch and JAX."""
+    backends = [dask_backend(seed)]
+    if importlib.util.find_spec("torch"):
+        backends.append(TORCH)
+    if importlib.util.find_spec("jax") is None:
+        yield backends
         return
-    for mine, theirs in zip(expected, found, strict=True):
-        assert_bitwise(theirs, mine)
+    import jax
+
+    with jax.enable_x64(True):
+        yield [*backends, JAX]
+
+
+@given(case=cases(), seed=SEEDS)
+def test_the_same_calls_agree_on_every_kind_of_array(case, seed):
+    expected = case.run(NUMPY)
+    with kinds(seed) as backends:
+        found = {backend.name: case.run(backend) for backend in backends}
+    for name, results in found.items():
+        assert len(expected) == len(results)
+        if name == "dask" and case.function in ("global_average_pool", "global_lp_pool"):
+            assert_right(case, results)  # partial sums round in another order
+            continue
+        for mine, theirs in zip(expected, results, strict=True):
+            assert_bitwise(theirs, mine)
 
 
 @pytest.mark.parametrize("last", [False, True])
