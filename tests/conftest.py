@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import gpupool
+from gpupool import planner
 from gpupool.arrays import address_range, pointer
 from gpupool.planner import Launch
 from tests import emulator
@@ -127,3 +128,9 @@ def pytest_collectreport(report: pytest.CollectReport) -> None:
     broken = report.skipped and "unable to import module" in str(report.longrepr)
     if broken and report.nodeid.startswith("tests/"):
         raise pytest.UsageError(f"{report.nodeid} cannot be imported")
+
+
+def pytest_runtest_setup() -> None:
+    """Let no test meet the cap on specialisations because of those before it."""
+    planner._admitted.clear()
+    planner.plan.cache_clear()

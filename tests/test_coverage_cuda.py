@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, product
 from pathlib import Path
 
 import numpy as np
@@ -98,7 +98,7 @@ def calls() -> list[Configuration]:
 
 
 def test_every_line_that_the_host_compiles_runs(tmp_path, capsys):
-    emulator_backend()
+    backend = emulator_backend()
     chosen = calls()
     compile_ahead(chosen, build="coverage")
     for configuration in chosen:
@@ -107,6 +107,9 @@ def test_every_line_that_the_host_compiles_runs(tmp_path, capsys):
         unpool_bad_positions()
         pool_bad_regions("float32")
         align_bad_regions("float32", "avg")
+        for layout, pool in product(("NCHW", "NHWC"), (2, 300)):
+            images = np.ones((1, 2 * pool, 2 * pool, 3), np.uint8)
+            backend.preprocess(images, pool=pool, mean=0, std=1, layout=layout)
     write_coverage(tmp_path)
     found = line_coverage(tmp_path, kernel_folder())
     with capsys.disabled():

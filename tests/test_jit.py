@@ -15,7 +15,15 @@ import pytest
 from gpupool import device, jit, launch, planner, verify
 from gpupool.dtypes import DTYPES
 from gpupool.errors import GpupoolError
-from gpupool.planner import ROI_DTYPE, TILES_DTYPE, Launch, plan, rows_dtype, window_dtype
+from gpupool.planner import (
+    PREPROCESS_DTYPE,
+    ROI_DTYPE,
+    TILES_DTYPE,
+    Launch,
+    plan,
+    rows_dtype,
+    window_dtype,
+)
 from gpupool.problem import resolve
 
 KERNELS = jit.kernel_folder()
@@ -184,6 +192,7 @@ STRUCTS = {
     "Rows": ("rows.cu", rows_dtype()),
     "Tiles": ("separable.cu", TILES_DTYPE),
     "Roi": ("roi.cu", ROI_DTYPE),
+    "Preprocess": ("preprocess.cu", PREPROCESS_DTYPE),
 }
 
 
