@@ -1,0 +1,447 @@
+"""Compiles every kernel without a GPU and tells what each costs: registers, spills, local memory.
+
+    python -m tests.compile_kernels            the table; fails where it is worse than the baseline
+    python -m tests.compile_kernels --update   and makes it the baseline, tests/data/registers.json
+
+The set is what the planner answers for a bounded family of problems, so a new kernel joins it by
+itself. Both parts of it hold every operator, dtype and layout:
+
+- The generic tier, which takes its window at run time, for one architecture: every dtype of the
+  result, every kind of norm and both index widths, on one and two axes, for windows of one thread,
+  of many and of many blocks. Only plane.cu has more: other numbers of threads and loads.
+- For every architecture, what networks launch: the windows and global planes that they have, with
+  one norm of each kind, and the edges of what is compiled in.
+
+All of the specialised tier would be one for every window of at most 64 taps and every tile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from gpupool import jit, planner, preprocessing
+from gpupool.dtypes import DTYPES, FLOAT32, FLOATS, DType
+from gpupool.planner import Launch, Plan
+from gpupool.problem import Problem, resolve
+from gpupool.terminal import progress
+
+BASELINE = Path(__file__).parent / "data" / "registers.json"
+GENERIC_ARCHITECTURE = 90
+MOST_AXES = 2
+BATCH = 64
+"""Instantiations of one compilation: reading the headers takes as long as compiling one kernel."""
+
+SLACK = 8
+"""Registers that another version of the compiler may take more than the one of the baseline."""
+
+
+# The bounded family of problems
+
+
+Reduction = tuple[str, DType, dict[str, Any]]
+
+
+def reductions() -> Iterator[Reduction]:
+    """Every operator, dtype and attribute that chooses the arithmetic of a window."""
+    for dtype in DTYPES:
+        yield "MaxPool", dtype, {}
+        yield "MaxPool", dtype, {"return_indices": True}
+        if dtype.is_float:
+            yield "AveragePool", dtype, {}
+            for p in (1, 2, 3, 2.5, 0.5):
+                yield "LpPool", dtype, {"p": p}
+        else:
+            for out in (None, *FLOATS):
+                yield "AveragePool", dtype, {"out_dtype": out}
+
+
+def usual(reduction: Reduction) -> bool:
+    """Whether networks have it: p = 2 stands for the plain norms, 2.5 for those by powers."""
+    attributes = reduction[2]
+    return attributes.get("p", 2) in (2, 2.5) and attributes.get("out_dtype") in (None, FLOAT32)
+
+
+def _shape(channels: int, spatial: Sequence[int], last: bool) -> tuple[int, ...]:
+    return (1, *spatial, channels) if last else (1, channels, *spatial)
+
+
+def _pools(
+    among: Iterable[Reduction],
+    channels: int,
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    spatial: Sequence[int],
+    pads: int,
+) -> Iterator[Problem]:
+    for (op, dtype, attributes), last in product(among, (False, True)):
+        yield resolve(
+            op, _shape(channels, spatial, last), dtype, kernel_shape=kernel, strides=strides,
+            pads=pads, channels_last=last, **attributes,
+        )  # fmt: skip
+
+
+TAPS = ((2, "window"), (1024, "plane"), (8192, "plane"), (2**23 + 2**16, "plane"))
+"""Windows of one thread, of a few, of a block (both in parts), and past 32-bit sums."""
+
+
+def generic_plans(most_axes: int) -> Iterator[Plan]:
+    """Plans of the generic tier with so many axes."""
+    for (taps, name), axes in product(TAPS, range(1, most_axes + 1)):
+        kernel = [next(k for k in range(2, taps + 1) if k**axes >= taps)] * axes
+        spatial = [2 * k for k in kernel]
+        far = [2**31 - 1, *kernel[1:]], [2**32, *spatial[1:]]
+        for strides, sizes in ((kernel, spatial), far):
+            for problem in _pools(reductions(), 1, kernel, strides, sizes, 1):
+                yield _plan(problem, name)
+    for axes in range(1, min(most_axes, 2) + 1):
+        kernel = [planner.SEPARABLE_TAPS] * axes
+        for problem in _pools(reductions(), 1, kernel, [1] * axes, [2 * k for k in kernel], 1):
+            if (chosen := _plan(problem, "separable")).launches[0].kernel == "separable":
+                yield chosen
+    yield from map(_plan, _other_problems())
+
+
+def _other_problems() -> Iterator[Problem]:
+    """Return MaxUnpool, the RoI operators and preprocessing, in every instantiation."""
+    for dtype in FLOATS:
+        for batch in (1, 2**32):
+            yield resolve("MaxUnpool", (batch, 1, 4), dtype, kernel_shape=2)
+        yield resolve("MaxRoiPool", (1, 1, 8, 8), dtype, pooled_shape=2, num_rois=1)
+        for mode in ("avg", "max"):
+            yield resolve("RoiAlign", (1, 1, 8, 8), dtype, mode=mode, num_rois=1)
+        for batch, pool, layout in product((1, 2**32), (1, 2**12), preprocessing.LAYOUTS):
+            shape = (batch, pool, pool, 3)
+            yield preprocessing.resolve(
+                shape, "uint8", pool=pool, mean=0, std=1, dtype=dtype, layout=layout
+            )
+
+
+Sizes = tuple[int, ...]
+
+WINDOWS: tuple[tuple[Sizes, Sizes, int], ...] = (
+    ((3, 3), (2, 2), 1),
+    ((2, 2), (2, 2), 0),
+    ((3, 3), (1, 1), 1),
+    ((3,), (2,), 1),
+    ((2, 2, 2), (2, 2, 2), 0),
+    ((3, 1), (2, 1), 0),
+    ((4, 8), (2, 4), 0),
+    ((2,) * 4, (2,) * 4, 0),
+)
+"""Kernel, strides and pads: what networks have, then an axis that the window leaves alone, many
+taps, and four axes. Few enough to compile them all within minutes."""
+
+CHANNELS = 64
+PLANE = (2**16, 224, 56, 14)
+"""The size of each of so many axes."""
+
+GLOBAL: tuple[Sizes, ...] = ((7, 7), (56, 56))
+"""Planes that global operators reduce."""
+
+
+def network_plans() -> Iterator[Plan]:
+    """Plans of what networks launch: the planner's choice, and the same window in window.cu."""
+    among = [reduction for reduction in reductions() if usual(reduction)]
+    for kernel, strides, pads in WINDOWS:
+        spatial = (PLANE[len(kernel) - 1],) * len(kernel)
+        for problem in _pools(among, CHANNELS, kernel, strides, spatial, pads):
+            yield _plan(problem)
+            yield _plan(problem, "specialised")
+    for spatial in GLOBAL:
+        for problem in _pools(among, CHANNELS, spatial, spatial, spatial, 0):
+            yield _plan(problem)
+
+
+def _plan(problem: Problem, kernel: str = "auto") -> Plan:
+    """Plan past the cache, which would otherwise keep what only this file needs."""
+    chosen: Plan = planner.plan.__wrapped__(problem, kernel=kernel)
+    return chosen
+
+
+# What is compiled
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One instantiation."""
+
+    source: str
+    row: str
+    expression: str
+
+    @property
+    def specialised(self) -> bool:
+        """Whether the window is compiled in."""
+        return bool(re.match(r"rows<|window<.*Sizes<[1-9]", self.expression))
+
+
+def row_of(launch: Launch) -> str:
+    """The line of the table: what differs in axes, layout and window shares one."""
+    wide = " 64-bit" if "long long" in launch.template[1:] else ""
+    return f"{launch.kernel}<{launch.template[0]}>{wide}"
+
+
+@contextmanager
+def _uncapped() -> Iterator[None]:
+    """Plan without the cap on specialisations, and without using it up."""
+    before = planner.SPECIALISATIONS, set(planner._admitted)
+    planner.SPECIALISATIONS = sys.maxsize
+    try:
+        yield
+    finally:
+        planner.SPECIALISATIONS = before[0]
+        planner._admitted.clear()
+        planner._admitted.update(before[1])
+
+
+@cache
+def generic_kernels(most_axes: int = MOST_AXES) -> tuple[Kernel, ...]:
+    """Return the generic tier up to so many axes."""
+    return _kernels(generic_plans(most_axes))
+
+
+@cache
+def network_kernels() -> tuple[Kernel, ...]:
+    """Return what networks launch."""
+    return _kernels(network_plans())
+
+
+def _kernels(plans: Iterable[Plan]) -> tuple[Kernel, ...]:
+    with _uncapped():
+        launches = {launch.expression: launch for plan in plans for launch in plan.launches}
+    return tuple(
+        Kernel(launch.source, row_of(launch), expression) for expression, launch in launches.items()
+    )
+
+
+def representatives() -> list[Kernel]:
+    """Return one of each kernel and dtype, specialised where there is such a tier."""
+    element = re.compile("|".join(sorted((row.cuda for row in DTYPES), key=len, reverse=True)))
+    chosen: dict[tuple[str, ...], Kernel] = {}
+    every = [*network_kernels(), *generic_kernels(1)]
+    for kernel in sorted(every, key=lambda kernel: not kernel.specialised):
+        name, _, arguments = kernel.expression.partition("<")
+        chosen.setdefault((name, *element.findall(arguments)[:1]), kernel)
+    return list(chosen.values())
+
+
+# Compiling
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What ptxas reports of a kernel: registers, bytes spilled and bytes of local memory."""
+
+    registers: int
+    spilled: int
+    local: int
+
+    def __or__(self, other: Cost) -> Cost:
+        return Cost(*(max(pair) for pair in zip(self, other, strict=True)))
+
+    def __iter__(self) -> Iterator[int]:
+        return iter((self.registers, self.spilled, self.local))
+
+    def __str__(self) -> str:
+        spilled = f" +{self.spilled}" if self.spilled else ""
+        return f"{self.registers}{spilled}" + (f" /{self.local}" if self.local else "")
+
+
+_FUNCTION = re.compile(
+    r"Compiling entry function '(?P<symbol>\w+)'.*?"
+    r"Function properties for (?P=symbol)\s+ptxas\s+\.\s+"
+    r"(?P<stack>\d+) bytes stack frame, (?P<stores>\d+) bytes spill stores, "
+    r"(?P<loads>\d+) bytes spill loads.*?Used (?P<registers>\d+) registers",
+    re.DOTALL,
+)
+
+
+def costs(log: str) -> dict[str, Cost]:
+    """Return what the log of ptxas says of each symbol."""
+    return {
+        found["symbol"]: Cost(
+            int(found["registers"]),
+            max(int(found["stores"]), int(found["loads"])),
+            int(found["stack"]),
+        )
+        for found in _FUNCTION.finditer(log)
+    }
+
+
+Job = tuple[str, int, tuple[Kernel, ...]]
+"""A source file, an architecture and the kernels to compile together."""
+
+
+def compile_batch(job: Job) -> dict[str, Cost]:
+    """Compile one batch; return the cost of each expression."""
+    source, architecture, batch = job
+    expressions = [kernel.expression for kernel in batch]
+    code, log, symbols = jit.cubin(source, expressions, architecture, "--ptxas-options=-v")
+    assert code.startswith(b"\x7fELF")
+    found = costs(log)
+    return {expression: found[symbol] for expression, symbol in symbols.items()}
+
+
+def jobs(every: Iterable[Kernel], architecture: int) -> Iterator[Job]:
+    """Cut kernels into batches of one source file."""
+    by_source: defaultdict[str, list[Kernel]] = defaultdict(list)
+    for kernel in every:
+        by_source[kernel.source].append(kernel)
+    for source, group in by_source.items():
+        for start in range(0, len(group), BATCH):
+            yield source, architecture, tuple(group[start : start + BATCH])
+
+
+def tier(kernel: Kernel) -> str:
+    """Return the name of the row of the table that a kernel belongs to."""
+    return f"{'specialised' if kernel.specialised else 'generic'} {kernel.row}"
+
+
+Table = dict[str, dict[str, Cost]]
+"""Tier and row, then architecture: the greatest cost among the kernels of the row."""
+
+
+def compile_all(work: Sequence[Job], done: Any = lambda batches: batches) -> Table:
+    """Compile in two processes; ``done`` wraps the iteration, for a progress bar."""
+    table: Table = {}
+    with ProcessPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
+        results = done(zip(work, pool.map(compile_batch, work), strict=True))
+        for (_, architecture, batch), found in results:
+            for kernel in batch:
+                row = table.setdefault(tier(kernel), {})
+                cost, column = found[kernel.expression], str(architecture)
+                row[column] = row[column] | cost if column in row else cost
+    return table
+
+
+def every_architecture(some: Iterable[Kernel]) -> list[Job]:
+    """Return some kernels for all the architectures."""
+    chosen = tuple(some)
+    return [job for architecture in jit.ARCHITECTURES for job in jobs(chosen, architecture)]
+
+
+def bounded_set() -> list[Job]:
+    """Return all of it; what both parts hold is compiled once."""
+    everywhere = dict.fromkeys([*network_kernels(), *representatives()])
+    once = [kernel for kernel in generic_kernels() if kernel not in everywhere]
+    return [*jobs(once, GENERIC_ARCHITECTURE), *every_architecture(everywhere)]
+
+
+# The baseline
+
+
+def compiler_version() -> str:
+    """Return what compiles, such as "NVRTC 12.9"."""
+    from cupy.cuda import nvrtc
+
+    return "NVRTC {}.{}".format(*nvrtc.getVersion())
+
+
+def read_baseline() -> tuple[str, Table]:
+    """Return the compiler and the costs that are committed."""
+    content = json.loads(BASELINE.read_text())
+    table = {
+        row: {column: Cost(*cost) for column, cost in columns.items()}
+        for row, columns in content["table"].items()
+    }
+    return content["compiler"], table
+
+
+def write_baseline(table: Table) -> None:
+    """Write one line for each row, so that a change reads well in a diff."""
+    lines = ",\n".join(
+        f"  {json.dumps(row)}: {json.dumps({column: list(cost) for column, cost in costs.items()})}"
+        for row, costs in sorted(table.items())
+    )
+    about = "registers, bytes spilled, bytes of local memory: the greatest of each row"
+    BASELINE.write_text(
+        f'{{"compiler": "{compiler_version()}", "about": "{about}", "table": {{\n{lines}\n}}}}\n'
+    )
+
+
+def complaints(table: Table) -> list[str]:
+    """Return what is worse than the baseline, or never allowed."""
+    compiler, baseline = read_baseline()
+    slack = 0 if compiler == compiler_version() else SLACK
+    found = []
+    for row, columns in sorted(table.items()):
+        for column, cost in columns.items():
+            allowed = baseline.get(row, {}).get(column)
+            if row.startswith("specialised") and (cost.spilled or cost.local):
+                found.append(f"{row} for sm_{column} spills: {cost}")
+            elif allowed is None:
+                found.append(f"{row} for sm_{column} is not in the baseline: run with --update")
+            elif cost.registers > allowed.registers + slack or (
+                not slack and (cost.spilled, cost.local) > (allowed.spilled, allowed.local)
+            ):
+                found.append(f"{row} for sm_{column} was {allowed} and is {cost}")
+    return found
+
+
+# The command
+
+
+def _rendered(table: Table) -> list[list[str]]:
+    head = ["", *(f"sm_{architecture}" for architecture in jit.ARCHITECTURES)]
+    return [head] + [
+        [row, *(str(columns.get(str(a), "")) for a in jit.ARCHITECTURES)]
+        for row, columns in sorted(table.items())
+    ]
+
+
+def show(table: Table) -> None:
+    """Print the table, with rich where it is installed."""
+    rows = _rendered(table)
+    try:
+        from rich.console import Console
+        from rich.table import Table as RichTable
+    except ImportError:
+        for row, *cells in rows:
+            print(f"{row:<60}", *(f"{cell:>10}" for cell in cells))
+        return
+    drawn = RichTable(title="registers, +bytes spilled, /bytes of local memory")
+    for i, name in enumerate(rows[0]):
+        drawn.add_column(name, justify="right" if i else "left", no_wrap=True)
+    for row in rows[1:]:
+        drawn.add_row(*row)
+    Console(width=None if sys.stdout.isatty() else 160).print(drawn)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.compile_kernels", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--update", action="store_true", help="write the baseline")
+    args = parser.parse_args(arguments)
+    start, work = time.perf_counter(), bounded_set()
+    table = compile_all(work, lambda batches: progress(list(batches), "compiling"))
+    show(table)
+    count = sum(len(batch) for _, _, batch in work)
+    spilling = sum(bool(cost.spilled) for columns in table.values() for cost in columns.values())
+    print(
+        f"{count} kernels in {len(table)} rows compiled by {compiler_version()} in "
+        f"{time.perf_counter() - start:.0f} s; {spilling} entries spill"
+    )
+    if args.update:
+        write_baseline(table)
+    found = complaints(table)
+    for line in found:
+        print(line)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
