@@ -21,6 +21,7 @@ import numpy as np
 
 import gpupool
 from gpupool import oracle, tolerance
+from gpupool.planned import PlannedCall
 
 from . import peers
 from .cases import Case
@@ -105,9 +106,7 @@ def check(case: Case, device: Device) -> dict[str, Any]:
     return checked(case, device)[0]
 
 
-def checked(
-    case: Case, device: Device
-) -> tuple[dict[str, Any], np.ndarray[Any, Any], gpupool.ops.PlannedCall]:
+def checked(case: Case, device: Device) -> tuple[dict[str, Any], np.ndarray[Any, Any], PlannedCall]:
     """Compute a case on fresh random data and compare it with the oracle."""
     x = case.input(seed=time.time_ns())
     planned = gpupool.plan(case.op, case.shape, case.dtype, **case.arguments)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -17,18 +18,29 @@ def kind(name: str, array: Any) -> str:
     >>> kind("x", np.zeros(3))
     'numpy'
     """
+    found = _KINDS.get(type(array)) or _kind(array)
+    if found is None:
+        raise GpupoolTypeError(
+            f"{name} must be a NumPy, CuPy, torch or JAX array, not "
+            f"{type(array).__module__}.{type(array).__name__}"
+        )
+    return found
+
+
+_KINDS = {np.ndarray: "numpy"}
+"""Types that have been recognised."""
+
+
+def _kind(array: Any) -> str | None:
     if isinstance(array, np.ndarray) and not _is_masked(array):
         return "numpy"
     if type(array).__module__.partition(".")[0] == "cupy" and hasattr(array, "data"):
-        return "cupy"
+        return _KINDS.setdefault(type(array), "cupy")
     for library, class_name in (("torch", "Tensor"), ("jax", "Array")):
         # The array of a library that nobody has imported cannot exist.
         if library in sys.modules and isinstance(array, getattr(sys.modules[library], class_name)):
             return library
-    raise GpupoolTypeError(
-        f"{name} must be a NumPy, CuPy, torch or JAX array, not "
-        f"{type(array).__module__}.{type(array).__name__}"
-    )
+    return None
 
 
 def _is_masked(array: Any) -> bool:
@@ -71,6 +83,34 @@ def on_device(array: Any) -> AbstractContextManager[Any]:
     return current
 
 
+def layouts(arrays: Sequence[Any]) -> tuple[tuple[Any, ...], list[int]]:
+    """Return all of CuPy arrays but their values, and apart from it the addresses they begin at."""
+    layouts: list[Any] = []
+    starts = []
+    for array in arrays:
+        memory = array.data
+        start = memory.ptr
+        starts.append(start)
+        layouts += array.shape, array.strides, array.dtype, start % 16, memory.device_id
+    return tuple(layouts), starts
+
+
+def reach(array: Any) -> tuple[int, int]:
+    """Return where the array's elements begin and end, in bytes from the first; (0, 0) if none.
+
+    >>> x = np.zeros((4, 4), np.float32)
+    >>> reach(x), reach(x[::-1, ::2])
+    ((0, 64), (-48, 12))
+    """
+    if array.size == 0:
+        return 0, 0
+    low = high = 0
+    for size, stride in zip(array.shape, array.strides, strict=True):
+        end = (size - 1) * stride
+        low, high = low + min(end, 0), high + max(end, 0)
+    return low, high + array.dtype.itemsize
+
+
 def address_range(array: Any) -> range:
     """Return the addresses that the array's elements span, empty for an empty array.
 
@@ -78,13 +118,8 @@ def address_range(array: Any) -> range:
     >>> len(address_range(x)), len(address_range(x[::-1, ::2]))
     (64, 60)
     """
-    if array.size == 0:
-        return range(0)
-    low = high = pointer(array)
-    for size, stride in zip(array.shape, array.strides, strict=True):
-        reach = (size - 1) * stride
-        low, high = low + min(reach, 0), high + max(reach, 0)
-    return range(low, high + array.dtype.itemsize)
+    start, (low, high) = pointer(array), reach(array)
+    return range(start + low, start + high)
 
 
 def overlap(a: Any, b: Any) -> bool:

@@ -42,8 +42,8 @@ from gpupool import opset
 from gpupool.dtypes import FLOAT64, DType
 from gpupool.dtypes import find as find_dtype
 from gpupool.errors import GpupoolTypeError, GpupoolValueError
-from gpupool.ops import PlannedCall
 from gpupool.oracle import rounded
+from gpupool.planned import PlannedCall
 from gpupool.planner import contiguous
 from gpupool.problem import PoolProblem, RoiProblem, UnpoolProblem, resolve
 from gpupool.window import Axis

@@ -6,6 +6,8 @@ function as arguments, so that the tests run the same lines on the CPU.
 
 from __future__ import annotations
 
+import operator
+import sys
 from collections.abc import Callable
 from math import gcd
 from typing import Any
@@ -16,7 +18,7 @@ from gpupool import jit
 from gpupool.arrays import as_bytes, is_aligned, pointer
 from gpupool.device import gpu_reason
 from gpupool.errors import GpupoolError
-from gpupool.planner import THREADS, Launch, Plan, plan
+from gpupool.planner import THREADS, Launch, Plan, Scalar, plan
 from gpupool.problem import (
     Output,
     PoolProblem,
@@ -26,12 +28,7 @@ from gpupool.problem import (
     UnpoolProblem,
 )
 
-_OPERANDS: dict[type, tuple[str, ...]] = {
-    PoolProblem: ("x", "y", "indices"),
-    UnpoolProblem: ("x", "indices", "y"),
-    RoiProblem: ("x", "rois", "batch_indices", "y"),
-    PreprocessProblem: ("x", "y"),
-}
+BLOCK = (THREADS,)
 
 NULL = np.uintp(0)
 """An operand that is not there. CuPy turns None into an address of all ones (cupy#9046)."""
@@ -47,12 +44,28 @@ def empty(output: Output, like: Any) -> Any:
         return cupy.empty(output.shape, output.dtype)
 
 
-def run(problem: Problem, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
+def run(
+    problem: Problem, inputs: tuple[Any, ...], outputs: tuple[Any, ...], kernel: str = "auto"
+) -> Bound | None:
     """Compute ``problem`` on the current stream of the device of x."""
     import cupy
 
     with inputs[0].device as device:
-        execute(problem, inputs, outputs, cupy, lambda launch: compiled(launch, device.id))
+        return execute(
+            problem,
+            inputs,
+            outputs,
+            cupy,
+            lambda launch: compiled(launch, device.id),
+            kernel=kernel,
+            by_value=lambda value: cupy.cuda.function.CNumpyArray(np.asarray(value)),
+        )
+
+
+def is_current(device: int | None) -> bool:
+    """Whether a device is the one that CuPy works on now."""
+    # An array of CuPy proves that it is imported; naming it again takes longer than asking.
+    return bool(sys.modules["cupy"].cuda.runtime.getDevice() == device)
 
 
 def compiled(launch: Launch, device: int) -> Callable[..., Any]:
@@ -73,41 +86,86 @@ def warmup(chosen: Plan) -> None:
 
 
 def execute(
-    problem: Problem, inputs: tuple[Any, ...], outputs: tuple[Any, ...], xp: Any, find: Find
-) -> None:
-    """Plan for the strides of x and launch; where a kernel takes none, it reads copies."""
+    problem: Problem,
+    inputs: tuple[Any, ...],
+    outputs: tuple[Any, ...],
+    xp: Any,
+    find: Find,
+    *,
+    kernel: str = "auto",
+    by_value: Callable[[Scalar], Any] = lambda value: value,
+) -> Bound | None:
+    """Plan for the strides of x and launch; where a kernel takes none, it reads copies.
+
+    Returns the launches for other arrays of the same memory layout, None where there were copies.
+    """
+    read = inputs
     if not isinstance(problem, PoolProblem | PreprocessProblem):
-        inputs = tuple(map(xp.ascontiguousarray, inputs))
+        read = tuple(map(xp.ascontiguousarray, inputs))
     written = tuple(
         array
         if array.flags.c_contiguous and is_aligned(array)
         else xp.empty(array.shape, array.dtype)
         for array in outputs
     )
-    x = inputs[0]
+    x = read[0]
     strides = tuple(stride // x.itemsize for stride in x.strides)
-    chosen = plan(problem, strides, gcd(16, pointer(x), pointer(written[0])))
-    launch_all(chosen, (*inputs, *written), xp, find)
+    chosen = plan(problem, strides, gcd(16, pointer(x), pointer(written[0])), kernel)
+    bound = Bound(chosen, xp, find, by_value)
+    bound(*read, *written)
     for array, result in zip(outputs, written, strict=True):
         if array is not result:
             as_bytes(array)[...] = as_bytes(result)
+    direct = all(map(operator.is_, (*inputs, *outputs), (*read, *written)))
+    return bound if direct else None
 
 
-def launch_all(chosen: Plan, operands: tuple[Any, ...], xp: Any, find: Find) -> None:
-    """Launch every kernel of a plan; ``operands`` are its arrays, inputs before outputs."""
-    arrays = _named(chosen, operands)
-    if chosen.workspace:
+def launch_all(chosen: Plan, arrays: tuple[Any, ...], xp: Any, find: Find) -> None:
+    """Launch every kernel of a plan on its arrays, inputs before outputs."""
+    Bound(chosen, xp, find)(*arrays)
+
+
+class Bound:
+    """The launches of a plan with all but their arrays in place: what no call need do again."""
+
+    def __init__(
+        self,
+        chosen: Plan,
+        xp: Any,
+        find: Find,
+        by_value: Callable[[Scalar], Any] = lambda value: value,
+    ) -> None:
+        self._empty, self._workspace, self._null = xp.empty, chosen.workspace, by_value(NULL)
+        names = (*_operands(chosen.problem), "workspace")
+        absent = len(names)
+        self._launches = [
+            (
+                find(launch),
+                launch.grid,
+                operator.itemgetter(
+                    *(names.index(name) if name in names else absent for name in launch.operands)
+                ),
+                tuple(map(by_value, launch.scalars)),
+                launch.shared,
+            )
+            for launch in chosen.launches
+        ]
+
+    def __call__(self, *arrays: Any) -> None:
+        """Launch on the current stream; ``arrays`` are inputs before outputs."""
         # Sixteen-byte elements, so that any partial result is aligned.
-        arrays["workspace"] = xp.empty(-(-chosen.workspace // 16), "complex128")
-    for launch in chosen.launches:
-        pointers = (arrays.get(name, NULL) for name in launch.operands)
-        find(launch)(
-            launch.grid, (THREADS,), (*pointers, *launch.scalars), shared_mem=launch.shared
-        )
+        workspace = self._workspace and self._empty(-(-self._workspace // 16), "complex128")
+        operands = (*arrays, workspace, self._null)
+        for function, grid, chosen, scalars, shared in self._launches:
+            function(grid, BLOCK, (*chosen(operands), *scalars), shared_mem=shared)
 
 
-def _named(chosen: Plan, operands: tuple[Any, ...]) -> dict[str, Any]:
-    names = _OPERANDS[type(chosen.problem)]
-    if isinstance(chosen.problem, RoiProblem) and len(operands) < len(names):
-        names = tuple(name for name in names if name != "batch_indices")
-    return dict(zip(names, operands, strict=False))
+def _operands(problem: Problem) -> tuple[str, ...]:
+    """Return the names of inputs and outputs, as ``Launch.operands`` calls them."""
+    if isinstance(problem, PoolProblem):
+        return ("x", "y", "indices") if problem.indices else ("x", "y")
+    if isinstance(problem, UnpoolProblem):
+        return ("x", "indices", "y")
+    if isinstance(problem, RoiProblem) and problem.op == "RoiAlign":
+        return ("x", "rois", "batch_indices", "y")
+    return ("x", "rois", "y") if isinstance(problem, RoiProblem) else ("x", "y")

@@ -8,29 +8,16 @@ these by their device. Nothing moves between the two by itself.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from gpupool import arrays, interchange, launch, oracle, planner, values
+from gpupool import arrays, launch
 from gpupool.errors import GpupoolTypeError, GpupoolValueError
-from gpupool.problem import Output, Problem, check_bytes, resolve
+from gpupool.planned import PlannedCall, planned
+from gpupool.problem import resolve
 
 Ints = int | Sequence[int]
-
-
-class Backend(Protocol):
-    """Where a problem is computed: memory for its outputs and its arithmetic."""
-
-    def empty(self, output: Output, like: Any) -> Any:
-        """Return uninitialised memory for ``output`` beside the array ``like``."""
-
-    def run(self, problem: Problem, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
-        """Compute ``problem``; every argument is checked and nothing is empty."""
-
-
-BACKENDS: dict[str, Backend] = {"numpy": oracle, "cupy": launch}
 
 
 def max_pool(
@@ -67,7 +54,7 @@ def max_pool(
     >>> max_pool(np.zeros((1, 64, 112, 112), np.float16), 3, strides=2, pads=1).shape
     (1, 64, 56, 56)
     """
-    problem = _resolve(
+    return planned(
         "MaxPool",
         x,
         kernel_shape=kernel_shape,
@@ -80,8 +67,7 @@ def max_pool(
         return_indices=return_indices,
         channels_last=channels_last,
         opset=opset,
-    )
-    return _run(problem, (x,), out)
+    ).compute((x,), out)
 
 
 def average_pool(
@@ -116,7 +102,7 @@ def average_pool(
     >>> average_pool(np.array([[[1, 2]]], np.uint8), 2, dtype="float32")
     array([[[1.5]]], dtype=float32)
     """
-    problem = _resolve(
+    return planned(
         "AveragePool",
         x,
         kernel_shape=kernel_shape,
@@ -129,8 +115,7 @@ def average_pool(
         out_dtype=dtype,
         channels_last=channels_last,
         opset=opset,
-    )
-    return _run(problem, (x,), out)
+    ).compute((x,), out)
 
 
 def lp_pool(
@@ -162,7 +147,7 @@ def lp_pool(
     >>> lp_pool(np.array([[[300, 300]]], np.float16), 2)
     array([[[424.2]]], dtype=float16)
     """
-    problem = _resolve(
+    return planned(
         "LpPool",
         x,
         kernel_shape=kernel_shape,
@@ -174,8 +159,7 @@ def lp_pool(
         ceil_mode=ceil_mode,
         channels_last=channels_last,
         opset=opset,
-    )
-    return _run(problem, (x,), out)
+    ).compute((x,), out)
 
 
 def global_max_pool(
@@ -191,8 +175,7 @@ def global_max_pool(
     array([[[3.],
             [7.]]])
     """
-    problem = _resolve("GlobalMaxPool", x, channels_last=channels_last, opset=opset)
-    return _run(problem, (x,), out)
+    return planned("GlobalMaxPool", x, channels_last=channels_last, opset=opset).compute((x,), out)
 
 
 def global_average_pool(
@@ -212,10 +195,9 @@ def global_average_pool(
     >>> global_average_pool(np.ones((1, 1, 64, 64), "bfloat16")).astype(float)
     array([[[[1.]]]])
     """
-    problem = _resolve(
+    return planned(
         "GlobalAveragePool", x, out_dtype=dtype, channels_last=channels_last, opset=opset
-    )
-    return _run(problem, (x,), out)
+    ).compute((x,), out)
 
 
 def global_lp_pool(
@@ -229,8 +211,9 @@ def global_lp_pool(
     >>> global_lp_pool(np.array([[[[3.0, 0.0], [0.0, 4.0]]]]))
     array([[[[5.]]]])
     """
-    problem = _resolve("GlobalLpPool", x, p=p, channels_last=channels_last, opset=opset)
-    return _run(problem, (x,), out)
+    return planned("GlobalLpPool", x, p=p, channels_last=channels_last, opset=opset).compute(
+        (x,), out
+    )
 
 
 def max_unpool(
@@ -258,7 +241,7 @@ def max_unpool(
     >>> max_unpool(np.array([[[5.0, 4.0]]]), np.array([[[1, 3]]]), 2, strides=2)
     array([[[0., 5., 0., 4.]]])
     """
-    problem = _resolve(
+    call = planned(
         "MaxUnpool",
         x,
         kernel_shape=kernel_shape,
@@ -269,7 +252,7 @@ def max_unpool(
         opset=opset,
     )
     _require("indices", indices, tuple(x.shape), "int64")
-    return _run(problem, (x, indices), out)
+    return call.compute((x, indices), out)
 
 
 def max_roi_pool(
@@ -298,7 +281,7 @@ def max_roi_pool(
     array([[[[ 5.,  7.],
              [13., 15.]]]])
     """
-    problem = _resolve(
+    call = planned(
         "MaxRoiPool",
         x,
         pooled_shape=pooled_shape,
@@ -307,8 +290,8 @@ def max_roi_pool(
         channels_last=channels_last,
         opset=opset,
     )
-    _require("rois", rois, (_rows("rois", rois), 5), problem.dtype.numpy)
-    return _run(problem, (x, rois), out)
+    _require("rois", rois, (_rows("rois", rois), 5), call.problem.dtype.numpy)
+    return call.compute((x, rois), out)
 
 
 def roi_align(
@@ -343,7 +326,7 @@ def roi_align(
     >>> roi_align(x, np.array([[0.0, 0, 4, 4]]), np.array([0]), sampling_ratio=1)
     array([[[[7.5]]]])
     """
-    problem = _resolve(
+    call = planned(
         "RoiAlign",
         x,
         mode=mode,
@@ -356,43 +339,9 @@ def roi_align(
         channels_last=channels_last,
         opset=opset,
     )
-    _require("rois", rois, (_rows("rois", rois), 4), problem.dtype.numpy)
+    _require("rois", rois, (_rows("rois", rois), 4), call.problem.dtype.numpy)
     _require("batch_indices", batch_indices, (rois.shape[0],), "int64")
-    return _run(problem, (x, rois, batch_indices), out)
-
-
-@dataclass(frozen=True, repr=False)
-class PlannedCall:
-    """A problem planned once, to be called on arrays of its shape and dtype.
-
-    Calling it skips every check that planning has done, and on the GPU those on values too: a plan
-    never synchronises, and max_unpool and the RoI operators skip bad entries instead of refusing
-    them. ``repr`` shows the kernels. Captured in a CUDA graph, a plan with a workspace (max_unpool,
-    few outputs with huge windows) uses that memory again at every replay: give the capture a
-    memory pool of its own, ``cupy.cuda.using_allocator``, and keep it as long as the graph.
-    """
-
-    problem: Problem
-
-    @property
-    def plan(self) -> planner.Plan:
-        """The launches for a C-contiguous x."""
-        return planner.plan(self.problem)
-
-    def __repr__(self) -> str:
-        return repr(self.plan)
-
-    def __call__(self, *inputs: Any, out: Any = None) -> Any:
-        """Compute the planned problem on C-contiguous arrays; ``out`` is filled and returned."""
-        x = inputs[0]
-        problem = self.problem
-        arrays.kind("x", x)
-        if tuple(x.shape) != problem.shape or arrays.dtype(x) != problem.dtype.numpy:
-            raise GpupoolValueError(
-                f"x is {arrays.dtype(x)} {tuple(x.shape)}, "
-                f"the plan is for {problem.dtype} {problem.shape}"
-            )
-        return _run(problem, inputs, out, planned=True)
+    return call.compute((x, rois, batch_indices), out)
 
 
 def plan(op: str, shape: Sequence[int], dtype: Any, **attributes: Any) -> PlannedCall:
@@ -427,11 +376,6 @@ def warmup(op: str, shape: Sequence[int], dtype: Any, **attributes: Any) -> Plan
     return call
 
 
-def _resolve(op: str, x: Any, **attributes: Any) -> Problem:
-    arrays.kind("x", x)
-    return resolve(op, x.shape, arrays.dtype(x), **attributes)
-
-
 def _rows(name: str, array: Any) -> int:
     arrays.kind(name, array)
     return int(array.shape[0]) if array.ndim else 0
@@ -446,108 +390,3 @@ def _require(name: str, array: Any, shape: tuple[int, ...], dtype: Any) -> None:
         )
     if tuple(array.shape) != shape:
         raise GpupoolValueError(f"{name} has shape {tuple(array.shape)}, expected {shape}")
-
-
-def _run(problem: Problem, inputs: tuple[Any, ...], out: Any, planned: bool = False) -> Any:
-    kind = arrays.kind("x", inputs[0])
-    for array in inputs[1:]:
-        _same_kind(kind, "input", array)
-    if kind not in BACKENDS:
-        return _run_viewed(kind, problem, inputs, out, planned)
-    backend = BACKENDS[kind]
-    given = _given(problem, inputs, out, kind)
-    for array in (*inputs[1:], *given):
-        _same_device(inputs[0], array)
-    with arrays.on_device(inputs[0]):
-        inputs = tuple(map(arrays.aligned, inputs))
-        if not (planned and kind == "cupy"):
-            values.check(problem, inputs)
-        outputs = given or _allocate(backend, problem, inputs[0])
-        if outputs[0].size:
-            backend.run(problem, inputs, outputs)
-    return outputs if len(outputs) > 1 else outputs[0]
-
-
-def _run_viewed(
-    kind: str, problem: Problem, inputs: tuple[Any, ...], out: Any, planned: bool
-) -> Any:
-    """Run on the NumPy or CuPy views of another library's arrays."""
-    library, x, given = interchange.LIBRARIES[kind], inputs[0], _as_tuple(problem, out)
-    for array in inputs:
-        library.check("x" if array is x else "input", array, x)
-    for array in given:
-        _same_kind(kind, "out", array)
-        library.check("out", array, x)
-    library.check_outputs(problem.outputs, given)
-    with library.current(x):
-        results = given or _allocate(library, problem, x)
-        views = tuple(library.native(array) for array in inputs)
-        filled = tuple(library.native(array) for array in results)
-        if not given and library.channels_last(problem, x):
-            problem = interchange.channels_last(problem)
-            views, filled = (interchange.moved(group, x.ndim) for group in (views, filled))
-        _run(problem, views, filled if len(filled) > 1 else filled[0], planned)
-        finished = tuple(library.finished(result, x) for result in results)
-    return finished if len(finished) > 1 else finished[0]
-
-
-def _same_kind(kind: str, name: str, array: Any) -> None:
-    other = arrays.kind(name, array)
-    if other != kind:
-        raise GpupoolTypeError(f"x is a {kind} array and {name} a {other} array: use one kind")
-
-
-def _same_device(x: Any, array: Any) -> None:
-    own, other = arrays.device(x), arrays.device(array)
-    if other != own:
-        raise GpupoolTypeError(
-            f"x is on device {own} and another array on device {other}: copy it to one device"
-        )
-
-
-def _allocate(backend: Backend | interchange.Library, problem: Problem, x: Any) -> tuple[Any, ...]:
-    outputs = problem.outputs
-    check_bytes(outputs)
-    try:
-        return tuple(backend.empty(output, x) for output in outputs)
-    except MemoryError as error:
-        sizes = ", ".join(f"{o.name} {o.shape} {o.dtype}, {o.nbytes} bytes" for o in outputs)
-        error.add_note(f"gpupool was allocating the output: {sizes}")
-        raise
-
-
-def _as_tuple(problem: Problem, out: Any) -> tuple[Any, ...]:
-    if out is None:
-        return ()
-    outputs = problem.outputs
-    given = tuple(out) if len(outputs) > 1 and isinstance(out, (tuple, list)) else (out,)
-    if len(given) != len(outputs):
-        raise GpupoolValueError(
-            f"out must be a pair of arrays, {' and '.join(o.name for o in outputs)}"
-        )
-    return given
-
-
-def _given(problem: Problem, inputs: tuple[Any, ...], out: Any, kind: str) -> tuple[Any, ...]:
-    """Check the arrays passed as ``out``; none is an empty tuple."""
-    given = _as_tuple(problem, out)
-    for array in given:
-        _same_kind(kind, "out", array)
-    for array, output in zip(given, problem.outputs, strict=bool(given)):
-        if array.dtype != output.dtype:
-            raise GpupoolTypeError(
-                f"out for {output.name} has dtype {array.dtype}, expected {output.dtype}"
-            )
-        if tuple(array.shape) != output.shape:
-            raise GpupoolValueError(
-                f"out for {output.name} has shape {tuple(array.shape)}, expected {output.shape}"
-            )
-        if arrays.read_only(array):
-            raise GpupoolValueError(f"out for {output.name} is read-only")
-        others = (*inputs, *(other for other in given if other is not array))
-        if any(arrays.overlap(array, other) for other in others):
-            raise GpupoolValueError(
-                f"out for {output.name} shares memory with an input or the other output: "
-                f"pass an array of its own"
-            )
-    return given

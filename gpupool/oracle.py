@@ -48,7 +48,12 @@ def empty(output: Output, _like: Array) -> Array:
     return np.empty(output.shape, output.dtype)
 
 
-def run(problem: Problem, inputs: Fields, outputs: Fields) -> None:
+def run(
+    problem: Problem,
+    inputs: Fields,
+    outputs: Fields,
+    kernel: str = "auto",  # noqa: ARG001 - the protocol has it
+) -> None:
     """Compute ``problem`` on ``inputs`` into ``outputs``, whatever their strides."""
     with np.errstate(all="ignore"):
         if isinstance(problem, PoolProblem):

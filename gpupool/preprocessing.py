@@ -10,7 +10,8 @@ import numpy as np
 from gpupool import arrays, validate
 from gpupool.dtypes import UINT8, find
 from gpupool.errors import GpupoolTypeError, GpupoolValueError
-from gpupool.ops import Ints, PlannedCall
+from gpupool.ops import Ints
+from gpupool.planned import PlannedCall
 from gpupool.planner import MAX_CHANNELS
 from gpupool.problem import PreprocessProblem
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -96,7 +97,7 @@ class PoolProblem(_Problem):
     count_include_pad: bool = False
     p: float = 2.0
 
-    @property
+    @cached_property
     def outputs(self) -> tuple[Output, ...]:
         """Y, and Indices where they are asked for."""
         shape = self.laid_out(self.batch, out_shape(self.window))
@@ -110,7 +111,7 @@ class UnpoolProblem(_Problem):
 
     out_shape: tuple[int, ...]
 
-    @property
+    @cached_property
     def outputs(self) -> tuple[Output, ...]:
         """The unpooled array."""
         return (Output("output", self.out_shape, self.dtype.numpy),)
@@ -127,7 +128,7 @@ class RoiProblem(_Problem):
     sampling_ratio: int = 0
     half_pixel: bool = False
 
-    @property
+    @cached_property
     def outputs(self) -> tuple[Output, ...]:
         """Y: num_rois x C x height x width."""
         return (Output("Y", self.laid_out(self.num_rois, self.pooled), self.dtype.numpy),)
@@ -150,7 +151,7 @@ class PreprocessProblem(_Problem):
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
-    @property
+    @cached_property
     def outputs(self) -> tuple[Output, ...]:
         """Y: N x C x height x width where ``planar``, else N x height x width x C."""
         n, c = self.batch, self.channels

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import gpupool
-from gpupool import launch, ops, planner
+from gpupool import launch, planned, planner
 from gpupool.jit import kernel_folder
 from tests.cuda_on_cpu import (
     FORWARD,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from gpupool.planner import Launch, Plan
+    from gpupool.planner import Launch
     from gpupool.problem import Output, Problem
 
 Array = np.ndarray[Any, Any]
@@ -124,19 +124,12 @@ def empty(output: Output, _like: Array) -> Array:
     return sentinel_array(output.shape, output.dtype, _settings["sentinel"])
 
 
-def plan(problem: Problem, strides: tuple[int, ...], alignment: int) -> Plan:
-    """Plan for the kernel that the settings ask for."""
-    return planner.plan(problem, strides, alignment, _settings["kernel"])
-
-
-def run(problem: Problem, inputs: tuple[Array, ...], outputs: tuple[Array, ...]) -> None:
+def run(
+    problem: Problem, inputs: tuple[Array, ...], outputs: tuple[Array, ...], kernel: str = "auto"
+) -> None:
     """Plan and launch without the checks on values that the public functions make before."""
-    before = launch.plan
-    launch.plan = plan
-    try:
-        launch.execute(problem, inputs, outputs, np, find)
-    finally:
-        launch.plan = before
+    asked = kernel if kernel != "auto" else _settings["kernel"]
+    launch.execute(problem, inputs, outputs, np, find, kernel=asked)
 
 
 class _Backend:
@@ -147,13 +140,13 @@ class _Backend:
 def _emulated(function: Callable[..., Any], **chosen: Any) -> Callable[..., Any]:
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        before = ops.BACKENDS["numpy"]
-        ops.BACKENDS["numpy"] = _Backend
+        before = planned.BACKENDS["numpy"]
+        planned.BACKENDS["numpy"] = _Backend
         try:
             with settings(**chosen):
                 return function(*args, **kwargs)
         finally:
-            ops.BACKENDS["numpy"] = before
+            planned.BACKENDS["numpy"] = before
 
     return call
 

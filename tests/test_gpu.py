@@ -51,7 +51,7 @@ def by(name: str, **more: Any) -> Iterator[None]:
     """Plan in one of the ways of KERNELS, with more constants of gpupool.planner."""
     kernel, constants = KERNELS[name]
     before = launch.plan
-    launch.plan = lambda problem, strides, alignment: planner.plan(
+    launch.plan = lambda problem, strides, alignment, _: planner.plan(
         problem, strides, alignment, kernel
     )
     try:

@@ -225,7 +225,8 @@ class FakeCupy(ModuleType):
         self.modules: list[dict[str, Any]] = []
         self.launched: list[tuple[Any, ...]] = []
         self.device = 0
-        self.cuda = SimpleNamespace(Device=self._device)
+        by_value = SimpleNamespace(CNumpyArray=lambda value: value[()])
+        self.cuda = SimpleNamespace(Device=self._device, function=by_value)
 
     def _device(self, number: int | None = None) -> Any:
         cupy = self
@@ -323,7 +324,6 @@ def test_absent_operands_are_null_pointers(cupy: Any) -> None:
     x, y = (cupy.array(np.zeros((1, 1, n))) for n in (9, 5))
     launch.run(problem, (x,), (y,))
     _, _, _, _, (_, _, indices, *_), _ = cupy.launched[0]
-    assert indices is launch.NULL
     assert (indices.dtype.itemsize, int(indices)) == (8, 0)
 
 

@@ -15,8 +15,11 @@ import numpy as np
 import pytest
 
 import gpupool
-from gpupool import jit, launch
+from gpupool import jit, launch, planned
+from gpupool.dtypes import BFLOAT16
 from gpupool.errors import GpupoolError, GpupoolTypeError, GpupoolValueError
+from gpupool.planned import PlannedCall
+from gpupool.problem import resolve
 from tests.conftest import Backend, emulator_backend, numpy_backend
 from tests.cuda_on_cpu import EmulatedModule
 from tests.strategies import MEMORY, Case
@@ -48,7 +51,7 @@ class Array:
 
     def __init__(self, memory: np.ndarray[Any, Any], device: int) -> None:
         self.memory, self.device = memory, Device(device)
-        self.data = SimpleNamespace(ptr=memory.ctypes.data)
+        self.data = SimpleNamespace(ptr=memory.ctypes.data, device_id=device)
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.memory, name)
@@ -136,22 +139,30 @@ def empty(shape: Any, dtype: Any) -> Array:
 
 def ascontiguousarray(of: Array) -> Array:
     of._touch()
+    if of.flags.c_contiguous:
+        return of
     return Array(np.ascontiguousarray(of.memory), of.device.id)
 
 
 @pytest.fixture(autouse=True)
 def cupy(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     emulator_backend()
-    cuda = SimpleNamespace(Device=Device)
+    cuda = SimpleNamespace(
+        Device=Device,
+        function=SimpleNamespace(CNumpyArray=lambda value: value[()]),
+        runtime=SimpleNamespace(getDevice=lambda: current[-1]),
+    )
     made = SimpleNamespace(
         cuda=cuda, empty=empty, ascontiguousarray=ascontiguousarray, RawModule=RawModule
     )
     monkeypatch.setitem(sys.modules, "cupy", made)
     jit.function.cache_clear()
+    planned._plans.clear()
     waits.clear()
     modules.clear()
     yield made
     jit.function.cache_clear()
+    planned._plans.clear()
     assert current == [0]
 
 
@@ -231,6 +242,99 @@ def test_one_module_for_each_instantiation_compiled_once():
     assert module["options"] == jit.options()
     CASES["max"].call(ON_DEVICE_1)
     assert len(modules) == 2, "modules belong to a device"
+
+
+# Calls that repeat earlier ones
+
+
+@pytest.fixture
+def planned_once(monkeypatch):
+    """Refuse to plan again once the test says so."""
+
+    def no_more():
+        monkeypatch.setattr(launch, "plan", None)
+
+    return no_more
+
+
+@every_case
+def test_a_second_call_of_a_plan_plans_nothing_and_computes_anew(planned_once, case):
+    problem = problem_of(case)
+    call, right = PlannedCall(problem), case.run(numpy_backend())
+    first = tuple(array(np.zeros_like(one)) for one in right)
+    inputs = [array(one) for one in case.arrays]
+    call(*inputs, out=first if len(first) > 1 else first[0])
+    planned_once()
+    again = call(*[array(one.copy()) for one in case.arrays])
+    for one, given, expected in zip(
+        again if len(first) > 1 else (again,), first, right, strict=True
+    ):
+        assert one is not given
+        assert_bitwise(one.memory, given.memory)
+        np.testing.assert_array_equal(one.memory, expected)
+
+
+def problem_of(case):
+    """Return the problem of a case."""
+    rois = {"num_rois": len(case.arrays[1])} if "roi" in case.function else {}
+    names = {"max_roi_pool": "MaxRoiPool", "roi_align": "RoiAlign", "max_unpool": "MaxUnpool"}
+    op = names.get(case.function) or case.function.replace("_pool", "").replace("_", "-")
+    return resolve(op, case.arrays[0].shape, case.arrays[0].dtype, **case.arguments, **rois)
+
+
+def test_a_second_call_of_a_function_plans_nothing(planned_once):
+    memory = x(1, 2, 9, 9)
+    y = gpupool.max_pool(array(memory), (3, 3), strides=[2, 2], pads=1)
+    planned_once()
+    again = gpupool.max_pool(array(memory + 1), (3, 3), strides=[2, 2], pads=1, out=y)
+    assert again is y
+    np.testing.assert_array_equal(y.memory, gpupool.max_pool(memory + 1, 3, strides=2, pads=1))
+
+
+def test_equal_numbers_of_other_types_are_other_calls():
+    memory = array(x(1, 2, 9, 9))
+    gpupool.max_pool(memory, 1, pads=(0, 0, 0, 0))
+    for kernel_shape, pads in ((True, 0), (1.0, 0), (1, (False, 0, 0, 0)), (1, [0.0, 0, 0, 0])):
+        with pytest.raises(GpupoolTypeError):
+            gpupool.max_pool(memory, kernel_shape, pads=pads)
+
+
+def test_other_layouts_of_known_shapes_are_planned_anew():
+    plan = gpupool.plan("max", (1, 1, 4, 8), "float32", kernel_shape=2)
+    values = x(1, 1, 4, 8)
+    right = gpupool.max_pool(values, 2)
+    for name in ("contiguous", "strided", "negative strides", "unaligned", "Fortran-ordered"):
+        for _ in range(2):
+            y = plan(array(MEMORY[name](values)))
+            np.testing.assert_array_equal(y.memory, right)
+
+
+def test_the_current_device_may_change_between_calls(cupy):
+    plan = gpupool.plan("max", (1, 1, 4, 8), "float32", kernel_shape=2)
+    values = x(1, 1, 4, 8)
+    for current_device, own in ((0, 0), (0, 1), (1, 1), (1, 0), (0, 0)):
+        with cupy.cuda.Device(current_device):
+            y = plan(array(values, own))
+        assert y.device.id == own
+        np.testing.assert_array_equal(y.memory, gpupool.max_pool(values, 2))
+
+
+def test_a_repeated_call_refuses_what_the_first_would_have_refused():
+    plan = gpupool.plan("max", (1, 1, 4), "bfloat16", kernel_shape=2)
+    values = x(1, 1, 4, dtype=BFLOAT16.numpy)
+    y = plan(array(values))
+    with pytest.raises(GpupoolTypeError, match="out a numpy array"):
+        plan(array(values), out=y.memory)
+    with pytest.raises(GpupoolTypeError, match="out for Y has dtype float32"):
+        plan(array(values), out=array(np.zeros((1, 1, 3), np.float32)))
+    with pytest.raises(GpupoolValueError, match="out for Y has shape"):
+        plan(array(values), out=array(np.zeros((1, 1, 4), values.dtype)))
+    with pytest.raises(GpupoolValueError, match="the plan is for bfloat16"):
+        plan(array(values[..., :3]))
+    both = np.zeros(8, values.dtype)
+    with pytest.raises(GpupoolValueError, match="shares memory"):
+        plan(array(both[:4].reshape(1, 1, 4)), out=array(both[3:6].reshape(1, 1, 3)))
+    np.testing.assert_array_equal(plan(values), y.memory)
 
 
 def test_arrays_of_two_devices_are_refused():

@@ -30,6 +30,7 @@ ORDER = (
     "jit",
     "launch",
     "interchange",
+    "planned",
     "ops",
     "preprocessing",
     "tolerance",

@@ -1,0 +1,297 @@
+"""Calls: a problem planned once and computed on arrays, by the back end of their kind.
+
+A function's call is a plan that is looked up and called. What a call has found out stays with its
+plan: on the GPU, a second call on arrays laid out like those of an earlier one adds addresses to
+prepared launches and repeats no check, some microseconds less for the host.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import combinations
+from typing import Any, NamedTuple, Protocol
+
+from gpupool import arrays, interchange, launch, oracle, planner, values
+from gpupool.errors import GpupoolTypeError, GpupoolValueError
+from gpupool.problem import Output, PoolProblem, Problem, check_bytes, resolve
+
+REMEMBERED = 4096
+"""Calls of different shapes and attributes that a process keeps plans for."""
+
+LAYOUTS = 64
+"""Memory layouts of its arrays that a plan keeps launches for."""
+
+
+class Backend(Protocol):
+    """Where a problem is computed: memory for its outputs and its arithmetic."""
+
+    def empty(self, output: Output, like: Any) -> Any:
+        """Return uninitialised memory for ``output`` beside the array ``like``."""
+
+    def run(
+        self,
+        problem: Problem,
+        inputs: tuple[Any, ...],
+        outputs: tuple[Any, ...],
+        kernel: str = "auto",
+    ) -> Callable[..., None] | None:
+        """Compute ``problem``; every argument is checked and nothing is empty.
+
+        Returns what computes it for other arrays of the same layout, or None.
+        """
+
+
+BACKENDS: dict[str, Backend] = {"numpy": oracle, "cupy": launch}
+
+
+class _Repeat(NamedTuple):
+    """How to compute for arrays laid out like earlier ones, wherever they begin.
+
+    Arrays ``i`` and ``j`` of ``meetings`` overlap where one begins between so many bytes before
+    and after the other.
+    """
+
+    compute: Callable[..., None]
+    device: int | None
+    meetings: tuple[tuple[int, int, int, int], ...]
+
+    @classmethod
+    def of(cls, compute: Callable[..., None], everything: Sequence[Any]) -> _Repeat:
+        reaches = list(enumerate(map(arrays.reach, everything)))
+        meetings = tuple(
+            (i, j, first[0] - second[1], first[1] - second[0])
+            for (i, first), (j, second) in combinations(reaches, 2)
+        )
+        return cls(compute, arrays.device(everything[0]), meetings)
+
+    def fits(self, starts: Sequence[int]) -> bool:
+        """Whether the device is the current one and no two arrays meet that begin here."""
+        for i, j, before, after in self.meetings:
+            if before < starts[j] - starts[i] < after:
+                return False
+        return launch.is_current(self.device)
+
+
+@dataclass(frozen=True, repr=False)
+class PlannedCall:
+    """A problem planned once, to be called on arrays of its shape and dtype.
+
+    Calling it skips every check that planning has done, and on the GPU those on values too: a plan
+    never synchronises, and max_unpool and the RoI operators skip bad entries instead of refusing
+    them. ``repr`` shows the kernels. Captured in a CUDA graph, a plan with a workspace (max_unpool,
+    few outputs with huge windows) uses that memory again at every replay: give the capture a
+    memory pool of its own, ``cupy.cuda.using_allocator``, and keep it as long as the graph.
+    """
+
+    problem: Problem
+    kernel: str = "auto"
+    _repeats: dict[Any, _Repeat] = field(default_factory=dict, init=False, compare=False)
+
+    @property
+    def plan(self) -> planner.Plan:
+        """The launches for a C-contiguous x."""
+        return planner.plan(self.problem, kernel=self.kernel)
+
+    def __repr__(self) -> str:
+        return repr(self.plan)
+
+    def __call__(self, *inputs: Any, out: Any = None) -> Any:
+        """Compute the planned problem on C-contiguous arrays; ``out`` is filled and returned."""
+        return self.compute(inputs, out, planned=True)
+
+    def compute(self, inputs: tuple[Any, ...], out: Any, planned: bool = False) -> Any:
+        """Compute on arrays of any strides; unless ``planned`` their values are checked."""
+        if self._repeats and (planned or isinstance(self.problem, PoolProblem)):
+            repeated = self._repeated(inputs, out)
+            if repeated is not None:
+                return repeated
+        x, problem = inputs[0], self.problem
+        kind = arrays.kind("x", x)
+        if x.shape != problem.shape or arrays.dtype(x) != problem.dtype.numpy:
+            raise GpupoolValueError(
+                f"x is {arrays.dtype(x)} {tuple(x.shape)}, "
+                f"the plan is for {problem.dtype} {problem.shape}"
+            )
+        for array in inputs[1:]:
+            _same_kind(kind, "input", array)
+        if kind not in BACKENDS:
+            return self._computed_viewed(kind, inputs, out, planned)
+        return _as_result(self._computed(kind, inputs, _as_tuple(problem, out), planned))
+
+    def _repeated(self, inputs: tuple[Any, ...], out: Any) -> Any:
+        """Compute if nothing but addresses is new since an earlier call; None if more is."""
+        x = inputs[0]
+        if out is None and arrays.kind("x", x) == "cupy":
+            out = _as_result(_allocate(launch, self.problem, x))
+        everything = (*inputs, *out) if isinstance(out, tuple) else (*inputs, out)
+        try:
+            layouts, starts = arrays.layouts(everything)
+        except (AttributeError, ValueError):  # not all are CuPy's, which the checks will say
+            return None
+        repeat = self._repeats.get(layouts)
+        if repeat is None or not repeat.fits(starts):
+            return None
+        repeat.compute(*everything)
+        return out
+
+    def _computed(
+        self, kind: str, inputs: tuple[Any, ...], given: tuple[Any, ...], planned: bool
+    ) -> tuple[Any, ...]:
+        """Check everything, compute, and keep what the next call need not do again."""
+        backend, problem, x = BACKENDS[kind], self.problem, inputs[0]
+        _check_given(problem, inputs, given, kind)
+        for array in (*inputs[1:], *given):
+            _same_device(x, array)
+        with arrays.on_device(x):
+            read = tuple(map(arrays.aligned, inputs))
+            if not (planned and kind == "cupy"):
+                values.check(problem, read)
+            outputs = given or _allocate(backend, problem, x)
+            if outputs[0].size:
+                compute = backend.run(problem, read, outputs, self.kernel)
+                if compute is not None and all(map(operator.is_, read, inputs)):
+                    self._remember(compute, (*inputs, *outputs))
+        return outputs
+
+    def _remember(self, compute: Callable[..., None], everything: tuple[Any, ...]) -> None:
+        if len(self._repeats) >= LAYOUTS:
+            self._repeats.clear()
+        layouts, _ = arrays.layouts(everything)
+        self._repeats[layouts] = _Repeat.of(compute, everything)
+
+    def _computed_viewed(self, kind: str, inputs: tuple[Any, ...], out: Any, planned: bool) -> Any:
+        """Compute on the NumPy or CuPy views of another library's arrays."""
+        library, problem, x = interchange.LIBRARIES[kind], self.problem, inputs[0]
+        given, call = _as_tuple(problem, out), self
+        for array in inputs:
+            library.check("x" if array is x else "input", array, x)
+        for array in given:
+            _same_kind(kind, "out", array)
+            library.check("out", array, x)
+        library.check_outputs(problem.outputs, given)
+        with library.current(x):
+            results = given or _allocate(library, problem, x)
+            views = tuple(library.native(array) for array in inputs)
+            filled = tuple(library.native(array) for array in results)
+            if not given and library.channels_last(problem, x):
+                call = self._channels_last
+                views, filled = (interchange.moved(group, x.ndim) for group in (views, filled))
+            call.compute(views, _as_result(filled), planned)
+            return _as_result(tuple(library.finished(result, x) for result in results))
+
+    @cached_property
+    def _channels_last(self) -> PlannedCall:
+        return PlannedCall(interchange.channels_last(self.problem), self.kernel)
+
+
+# Plans by call
+
+
+_SCALARS = {int, float, bool, str, type(None), type}
+_SEQUENCES = {tuple, list}
+_plans: dict[Any, PlannedCall] = {}
+
+
+def planned(op: str, x: Any, **attributes: Any) -> PlannedCall:
+    """Return the plan for a call on x: the same one for the same shape, dtype and attributes."""
+    arrays.kind("x", x)
+    shape, dtype = x.shape, arrays.dtype(x)
+    key = _key(attributes.values())
+    if key is None:
+        return PlannedCall(resolve(op, shape, dtype, **attributes))
+    found = _plans.get((op, shape, dtype, key))
+    if found is None:
+        found = PlannedCall(resolve(op, shape, dtype, **attributes))
+        if len(_plans) >= REMEMBERED:
+            _plans.clear()
+        _plans[op, shape, dtype, key] = found
+    return found
+
+
+def _key(given: Collection[Any]) -> tuple[Any, ...] | None:
+    """Return what tells attributes apart, also 1, 1.0 and True; None where they are no plain ones.
+
+    >>> _key([3, (1, 2)]) == _key([3, (1, 2)]), _key([1]) == _key([True]), _key([b"1"])
+    (True, False, None)
+    """
+    types = tuple(map(type, given))
+    others = set(types) - _SCALARS
+    if not others:
+        return types, *given
+    if others <= _SEQUENCES and all(
+        {*map(type, value)} <= {int} for value in given if type(value) in _SEQUENCES
+    ):
+        return types, *(tuple(value) if type(value) is list else value for value in given)
+    return None
+
+
+# Checks of arrays
+
+
+def _same_kind(kind: str, name: str, array: Any) -> None:
+    other = arrays.kind(name, array)
+    if other != kind:
+        raise GpupoolTypeError(f"x is a {kind} array and {name} a {other} array: use one kind")
+
+
+def _same_device(x: Any, array: Any) -> None:
+    own, other = arrays.device(x), arrays.device(array)
+    if other != own:
+        raise GpupoolTypeError(
+            f"x is on device {own} and another array on device {other}: copy it to one device"
+        )
+
+
+def _allocate(backend: Backend | interchange.Library, problem: Problem, x: Any) -> tuple[Any, ...]:
+    outputs = problem.outputs
+    check_bytes(outputs)
+    try:
+        return tuple(backend.empty(output, x) for output in outputs)
+    except MemoryError as error:
+        sizes = ", ".join(f"{o.name} {o.shape} {o.dtype}, {o.nbytes} bytes" for o in outputs)
+        error.add_note(f"gpupool was allocating the output: {sizes}")
+        raise
+
+
+def _as_result(outputs: tuple[Any, ...]) -> Any:
+    return outputs if len(outputs) > 1 else outputs[0]
+
+
+def _as_tuple(problem: Problem, out: Any) -> tuple[Any, ...]:
+    if out is None:
+        return ()
+    outputs = problem.outputs
+    given = tuple(out) if len(outputs) > 1 and isinstance(out, (tuple, list)) else (out,)
+    if len(given) != len(outputs):
+        raise GpupoolValueError(
+            f"out must be a pair of arrays, {' and '.join(o.name for o in outputs)}"
+        )
+    return given
+
+
+def _check_given(
+    problem: Problem, inputs: tuple[Any, ...], given: tuple[Any, ...], kind: str
+) -> None:
+    """Check the arrays passed as ``out``; none is an empty tuple."""
+    for array in given:
+        _same_kind(kind, "out", array)
+    for array, output in zip(given, problem.outputs, strict=bool(given)):
+        if array.dtype != output.dtype:
+            raise GpupoolTypeError(
+                f"out for {output.name} has dtype {array.dtype}, expected {output.dtype}"
+            )
+        if tuple(array.shape) != output.shape:
+            raise GpupoolValueError(
+                f"out for {output.name} has shape {tuple(array.shape)}, expected {output.shape}"
+            )
+        if arrays.read_only(array):
+            raise GpupoolValueError(f"out for {output.name} is read-only")
+        others = (*inputs, *(other for other in given if other is not array))
+        if any(arrays.overlap(array, other) for other in others):
+            raise GpupoolValueError(
+                f"out for {output.name} shares memory with an input or the other output: "
+                f"pass an array of its own"
+            )
