@@ -9,10 +9,11 @@ The scheduler is dask's: threads unless told otherwise, ``distributed.Client()``
 ``distributed.Client("tcp://...")`` for other machines. With several GPUs, start one worker for each
 (``dask_cuda.LocalCUDACluster()``) and bring the chunks there with ``x.map_blocks(cupy.asarray)``.
 
-Sliding windows give the bits of the whole array whatever the chunks. Global averages and norms
-over several spatial chunks combine one partial result of each, always in the same order. max_unpool
-takes Indices that stay in their own plane, as max_pool's do; the RoI operators need every image of
-a chunk of channels at once.
+Sliding windows over NumPy chunks give the bits of the whole array whatever the chunks; over CuPy
+chunks maxima do, and sums are rounded in the order of the kernel that suits a chunk. Global
+averages and norms over several spatial chunks combine one partial result of each, always in the
+same order. max_unpool takes Indices that stay in their own plane, as max_pool's do; the RoI
+operators need every image of a chunk of channels at once.
 
 >>> x = da.arange(24.0).reshape(1, 1, 24).rechunk((1, 1, 5))
 >>> y = max_pool(x, 4, strides=2, pads=1)
@@ -24,6 +25,7 @@ from __future__ import annotations
 
 import inspect
 import operator
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
@@ -38,7 +40,7 @@ from dask.base import tokenize
 from dask.highlevelgraph import HighLevelGraph
 
 import gpupool
-from gpupool import opset
+from gpupool import arrays, opset
 from gpupool.dtypes import FLOAT64, DType
 from gpupool.dtypes import find as find_dtype
 from gpupool.errors import GpupoolTypeError, GpupoolValueError
@@ -52,6 +54,9 @@ Function = Callable[..., Any]
 
 
 def _checked(name: str, array: Any) -> Any:
+    if name in _REGIONS and not isinstance(array, da.Array):
+        arrays.kind(name, array)
+        array = da.from_array(array)
     if not isinstance(array, da.Array):
         raise GpupoolTypeError(f"{name} must be a dask array, not {type(array).__name__}")
     if any(np.isnan(size) for size in array.shape):
@@ -59,6 +64,13 @@ def _checked(name: str, array: Any) -> Any:
             f"{name} has chunks of unknown size: call {name}.compute_chunk_sizes() first"
         )
     return array
+
+
+def _require(name: str, array: Any, shape: tuple[int, ...], dtype: Any) -> None:
+    if array.dtype != dtype:
+        raise GpupoolTypeError(f"{name} has dtype {array.dtype}, expected {np.dtype(dtype)}")
+    if array.shape != shape:
+        raise GpupoolValueError(f"{name} has shape {array.shape}, expected {shape}")
 
 
 def _lazy(function: Function, compute: Function) -> Function:
@@ -71,21 +83,24 @@ def _lazy(function: Function, compute: Function) -> Function:
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        arguments = lazy.bind(*args, **kwargs).arguments
-        arrays = {n: arguments.pop(n) for n in _ARRAYS if n in arguments}
-        _checked("x", arrays["x"])
+        try:
+            arguments = lazy.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise TypeError(f"{function.__name__}() {error}") from None
+        inputs = {n: _checked(n, arguments.pop(n)) for n in _ARRAYS if n in arguments}
         attributes = {_RENAMED.get(name, name): value for name, value in arguments.items()}
-        if "rois" in arrays:
-            attributes["num_rois"] = len(arrays["rois"])
-        problem = resolve(op, arrays["x"].shape, arrays["x"].dtype, **attributes)
-        return compute(problem, *arrays.values(), **arguments)
+        if "rois" in inputs:
+            attributes["num_rois"] = len(inputs["rois"]) if inputs["rois"].ndim else 0
+        problem = resolve(op, inputs["x"].shape, inputs["x"].dtype, **attributes)
+        return compute(problem, *inputs.values(), **arguments)
 
     call.__signature__ = lazy  # type: ignore[attr-defined]
     call.__doc__ = f"Compute gpupool.{function.__name__} of the same arguments, lazily."
     return call
 
 
-_ARRAYS = ("x", "indices", "rois", "batch_indices")
+_REGIONS = ("rois", "batch_indices")
+_ARRAYS = ("x", "indices", *_REGIONS)
 _RENAMED = {"dtype": "out_dtype"}
 
 
@@ -103,7 +118,10 @@ def _array(
 
 @dataclass(frozen=True)
 class _Part:
-    """A run of outputs along one array axis: the inputs it needs, and its own window there."""
+    """A run of outputs along one array axis: the inputs it needs, and its own window there.
+
+    The window may give outputs beyond those of the run, which are dropped.
+    """
 
     inputs: range
     outputs: int
@@ -112,9 +130,13 @@ class _Part:
 
 @dataclass(frozen=True)
 class _Block:
-    """One block of outputs: its problem, where the pieces of its input go, and its place in x."""
+    """One block of outputs: its problem, where the pieces of its input go, and its place in x.
+
+    ``sizes`` are those of the block, which its problem may exceed.
+    """
 
     problem: PoolProblem
+    sizes: tuple[int, ...]
     places: tuple[tuple[slice, ...], ...]
     offset: tuple[int, ...]
     numbering: tuple[int, ...]
@@ -127,9 +149,10 @@ class _Block:
             for place, piece in zip(self.places, pieces, strict=True):
                 x[place] = piece
         result = PlannedCall(self.problem)(x)
+        block = tuple(map(slice, self.sizes))
         if not self.problem.indices:
-            return result
-        y, indices = result
+            return result[block]
+        y, indices = (array[block] for array in result)
         found = _renumbered(indices, self.problem.shape, self.offset, self.numbering)
         return y, np.where(indices < 0, -1, found)
 
@@ -192,12 +215,20 @@ def _parts(problem: PoolProblem, x: Any) -> list[list[_Part]]:
             parts.append([_Part(range(a, b), b - a) for a, b in pairwise([0, *stops])])
             continue
         window = spatial[axis]
+        if window.out == 1:
+            parts.append([_Part(range(window.size), 1, window)])
+            continue
         # The first window of a chunk, pads aside: equal chunks then give equal chunks.
         cuts = {min(-(-stop // window.stride), window.out) for stop in stops[:-1]}
         edges = sorted(cuts | {0, window.out})
         cut = [window.part(a, b) for a, b in pairwise(edges)]
-        parts.append([_Part(inputs, own.out, own) for inputs, own in cut])
+        parts.append([_Part(inputs, own.out, _widened(own, x)) for inputs, own in cut])
     return parts
+
+
+def _widened(own: Axis, x: Any) -> Axis:
+    """Give a lone output another after it: the oracle adds up a lone window in another order."""
+    return replace(own, out=max(own.out, 2)) if isinstance(x._meta, np.ndarray) else own
 
 
 def _tasks(
@@ -208,7 +239,11 @@ def _tasks(
     if problem.storage_order:
         for i, axis in enumerate(problem.spatial_axes):
             numbering[axis] = prod(problem.spatial[:i])
-    pieces = [[_pieces(part.inputs, x.chunks[axis]) for part in p] for axis, p in enumerate(parts)]
+    edges = [np.cumsum((0, *sizes), dtype=np.int64).tolist() for sizes in x.chunks]
+    pieces = [
+        [_pieces(part.inputs, ends) for part in along]
+        for along, ends in zip(parts, edges, strict=True)
+    ]
     for block in _every(parts):
         chosen = [along[i] for along, i in zip(parts, block, strict=True)]
         own = replace(
@@ -229,18 +264,26 @@ def _tasks(
             keys.append(key)
             places.append(tuple(place for _, _, place in piece))
         offset = tuple(part.inputs.start for part in chosen)
-        yield (name, *block), (_Block(own, tuple(places), offset, tuple(numbering)), keys)
+        sizes = tuple(part.outputs for part in chosen)
+        yield (name, *block), (_Block(own, sizes, tuple(places), offset, tuple(numbering)), keys)
 
 
-def _pieces(inputs: range, sizes: Sequence[int]) -> list[tuple[int, slice, slice]]:
-    """Return the chunks that hold ``inputs``: number, place in the chunk, place in the block."""
-    found, start = [], 0
-    for number, size in enumerate(sizes):
-        low, high = max(inputs.start, start), min(inputs.stop, start + size)
-        if low < high or size == len(inputs) == 0:
+def _pieces(inputs: range, edges: Sequence[int]) -> list[tuple[int, slice, slice]]:
+    """Return the chunks that hold ``inputs``: number, place in the chunk, place in the block.
+
+    >>> _pieces(range(2, 5), [0, 3, 6, 9])
+    [(0, slice(2, 3, None), slice(0, 1, None)), (1, slice(0, 2, None), slice(1, 3, None))]
+    """
+    found: list[tuple[int, slice, slice]] = []
+    number = min(bisect_right(edges, inputs.start), len(edges) - 1) - 1
+    for start, stop in pairwise(edges[number:]):
+        if found and start >= inputs.stop:
+            break
+        low, high = max(inputs.start, start), min(inputs.stop, stop)
+        if low < high or not found:
             place = slice(low - inputs.start, high - inputs.start)
             found.append((number, slice(low - start, high - start), place))
-        start += size
+        number += 1
     return found
 
 
@@ -249,6 +292,7 @@ def _pieces(inputs: range, sizes: Sequence[int]) -> list[tuple[int, slice, slice
 
 def _pool_by_partials(problem: PoolProblem, x: Any) -> Any:
     axes = problem.spatial_axes
+    x = x.rechunk({axis: tuple(filter(None, x.chunks[axis])) for axis in axes})
     function = PARTIALS[problem.reduction]
     dtype = _partial_dtype(problem)
     partials = x.map_blocks(
@@ -325,11 +369,7 @@ PARTIALS: dict[str, Function] = {
 
 
 def _unpool(problem: UnpoolProblem, x: Any, indices: Any, **attributes: Any) -> Any:
-    _checked("indices", indices)
-    if indices.dtype != np.int64:
-        raise GpupoolTypeError(f"indices has dtype {indices.dtype}, expected int64")
-    if indices.shape != x.shape:
-        raise GpupoolValueError(f"indices has shape {indices.shape}, expected {x.shape}")
+    _require("indices", indices, x.shape, np.int64)
     x = x.rechunk(dict.fromkeys(problem.spatial_axes, -1))
     sizes = list(problem.out_shape)
     chunks = tuple(
@@ -377,16 +417,23 @@ def _unpool_block(
     return gpupool.max_unpool(x, local, output_shape=shape, **attributes)
 
 
-def _roi(problem: RoiProblem, x: Any, *regions: Any, **attributes: Any) -> Any:
+def _roi(
+    problem: RoiProblem, x: Any, rois: Any, batch_indices: Any = None, **attributes: Any
+) -> Any:
     """Compute every chunk of channels by itself; each needs all images and all regions."""
-    function = gpupool.roi_align if problem.op == "RoiAlign" else gpupool.max_roi_pool
+    align = problem.op == "RoiAlign"
+    function: Function = gpupool.roi_align if align else gpupool.max_roi_pool
+    _require("rois", rois, (problem.num_rois, 4 if align else 5), problem.dtype.numpy)
+    regions = [rois]
+    if align:
+        _require("batch_indices", batch_indices, (problem.num_rois,), np.int64)
+        regions.append(batch_indices)
     n, c, h, w, bins_y, bins_x, r, k = range(8)
     last = problem.channels_last
     out, axes = (
         ((r, bins_y, bins_x, c), (n, h, w, c)) if last else ((r, c, bins_y, bins_x), range(4))
     )
-    rois = [array if isinstance(array, da.Array) else da.from_array(array) for array in regions]
-    pairs = [(_checked("rois", array).rechunk(-1), (r, k)[: array.ndim]) for array in rois]
+    pairs = [(array.rechunk(-1), (r, k)[: array.ndim]) for array in regions]
     return da.blockwise(
         function,
         out,

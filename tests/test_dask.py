@@ -99,6 +99,40 @@ def test_the_same_calls_agree_on_every_kind_of_array(case, seed):
             assert_bitwise(theirs, mine)
 
 
+@pytest.mark.parametrize("function", ["average_pool", "lp_pool"])
+@pytest.mark.parametrize("seed", range(24))
+def test_sums_have_the_bits_of_the_whole_array(function, seed):
+    """Rounded sums show their order, which chunks of one output or one window must not change."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((2, 3, 30, 25)).astype(np.float32)
+    arguments = {
+        "kernel_shape": rng.integers(1, 26, 2).tolist(),  # by taps, by doubling, whole planes
+        "strides": rng.integers(1, 12, 2).tolist(),
+        "pads": rng.integers(0, 4, 4).tolist(),
+        "ceil_mode": bool(rng.integers(2)),
+    }
+    expected = getattr(gpupool, function)(x, **arguments)
+    chunks = tuple(int(size) for size in (1, 2, *rng.integers(1, 12, 2)))
+    found = getattr(lazy, function)(da.from_array(x, chunks=chunks), **arguments)
+    assert_bitwise(found.compute(), expected)
+
+
+@pytest.mark.parametrize("function", ["max", "average", "lp"])
+def test_a_chunk_may_be_empty(function):
+    x = np.arange(12.0).reshape(1, 2, 6)
+    chunked = da.from_array(x, chunks=((1, 0), (0, 2), (0, 3, 0, 3, 0)))
+    whole, windows = (f"{prefix}{function}_pool" for prefix in ("global_", ""))
+    np.testing.assert_allclose(getattr(lazy, whole)(chunked), getattr(gpupool, whole)(x))
+    assert_bitwise(getattr(lazy, windows)(chunked, 3).compute(), getattr(gpupool, windows)(x, 3))
+
+
+def test_the_graph_of_many_chunks_is_made_in_linear_time():
+    start = time.process_time()
+    y = lazy.max_pool(da.zeros((1, 1, 2**16), chunks=(1, 1, 4)), 3, pads=1)
+    assert y.npartitions == 2**14
+    assert time.process_time() - start < 20  # 2**28 steps take several times as long
+
+
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("seed", range(6))
 def test_unpooling_undoes_pooling(last, seed):
@@ -159,10 +193,29 @@ def test_what_cannot_be_known_is_refused():
         lazy.max_pool(np.ones((1, 1, 4)), 2)
     with pytest.raises(gpupool.GpupoolValueError, match="strides"):
         lazy.max_pool(x, 2, strides=0)
-    with pytest.raises(TypeError, match="out"):
+    with pytest.raises(TypeError, match=r"max_pool\(\) got an unexpected .* 'out'"):
         lazy.max_pool(x, 2, out=x)
     with pytest.raises(gpupool.GpupoolTypeError, match="int64"):
         lazy.max_unpool(x, x, 2)
+
+
+@pytest.mark.parametrize(
+    ("rois", "batch", "error", "message"),
+    [
+        (np.zeros((2, 5)), np.zeros(2, int), gpupool.GpupoolValueError, r"expected \(2, 4\)"),
+        (np.zeros((2, 4), "f4"), np.zeros(2, int), gpupool.GpupoolTypeError, "expected float64"),
+        (np.zeros((2, 4)), np.zeros(3, int), gpupool.GpupoolValueError, r"expected \(2,\)"),
+        (np.zeros((2, 4)), np.zeros(2), gpupool.GpupoolTypeError, "expected int64"),
+        ([[0, 0, 1, 1]], np.zeros(1, int), gpupool.GpupoolTypeError, "rois must be"),
+        (None, np.zeros(2, int), gpupool.GpupoolValueError, "rois.compute_chunk_sizes"),
+    ],
+)
+def test_regions_are_judged_at_the_call(rois, batch, error, message):
+    if rois is None:
+        rois = da.zeros((2, 4), chunks=1)
+        rois = rois[rois[:, 0] >= 0]
+    with pytest.raises(error, match=message):
+        lazy.roi_align(da.ones((1, 3, 8, 8)), rois, batch)
 
 
 @pytest.mark.gpu
