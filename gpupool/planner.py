@@ -48,10 +48,13 @@ MAX_STRIDE = 16
 """Strides up to this may be compiled in."""
 
 TILE_REGISTERS = 56
-"""Values that the tile of one thread may hold in registers."""
+"""Registers that the input of one thread of rows.cu may take."""
 
 TILE_OUTPUTS = 32
-"""Outputs that one thread may take: more cost registers and compile time and gain little."""
+"""Registers that its outputs may take: more cost compile time and gain little."""
+
+TILE_ROW = 28
+"""Outputs of a row that one thread may take whole, so that its padding needs no instruction."""
 
 TILE_SETUP = 50
 """Instructions that a thread of rows.cu spends before its first load."""
@@ -188,6 +191,12 @@ class _Dim:
         """Whether one window reads exactly the whole axis."""
         a = self.axis
         return (a.out, a.kernel, a.pad_begin, a.dilation) == (1, a.size, 0, 1) and a.pad_end == 0
+
+    @property
+    def inside(self) -> bool:
+        """Whether every window lies in the input."""
+        a = self.axis
+        return a.pad_begin == 0 and (a.out - 1) * a.stride + a.extent <= a.size
 
     def joins(self, inner: _Dim) -> bool:
         """Whether this axis and the next inner one are one axis in memory and numbering."""
@@ -564,6 +573,8 @@ class _Tile:
     load: int
     store: int
     pairs: bool  # two 16-bit maxima in a word
+    row: int  # pixels of the row where one thread takes it whole, else 0
+    inside: bool  # no tile leaves the outputs, no window the input
 
     @classmethod
     def cheapest(cls, problem: PoolProblem, geometry: _Geometry, alignment: int) -> _Tile | None:
@@ -579,9 +590,9 @@ class _Tile:
         tiles = (
             tile
             for lanes, packed in _lanes(problem)
-            for outputs in (1, 2, 4, 8, 16)
-            for rows in (1, 2, 4, 8)
-            if (tile := cls._of(problem, geometry, alignment, outputs, rows, lanes, packed))
+            for outputs, row in _pieces(inner.axis, packed)
+            for rows in _row_counts(dims)
+            if (tile := cls._of(problem, geometry, alignment, outputs, row, rows, lanes, packed))
         )
         best = min(tiles, key=lambda tile: tile.cost(problem, geometry), default=None)
         return best if best and best.cost(problem, geometry) < _lone_cost(geometry) else None
@@ -589,33 +600,36 @@ class _Tile:
     @classmethod
     def _of(
         cls, problem: PoolProblem, geometry: _Geometry, alignment: int,
-        outputs: int, rows: int, lanes: int, packed: bool,
+        outputs: int, row: int, rows: int, lanes: int, packed: bool,
     ) -> _Tile | None:  # fmt: skip
         *outer, inner = geometry.dims
-        if rows > 1 and not outer:
-            return None
-        body = outputs * inner.axis.stride * lanes if packed else lanes
+        body = 0 if row else outputs * inner.axis.stride * lanes if packed else lanes
         steps = [dim.step for dim in (geometry.batch, geometry.channels, *outer)]
         if problem.channels_last:
             steps = [steps[0], *steps[2:]]
-        row = inner.axis.size * lanes if packed else inner.step
+        width = inner.axis.size * lanes if packed else inner.step
         pitch = inner.axis.out * lanes if packed else inner.step
-        load = _width(alignment, problem.dtype, body, row, *steps)
+        load = _width(alignment, problem.dtype, body, width, *steps)
         store = _width(alignment, problem.out_dtype, outputs * lanes if packed else lanes, pitch)
         if not packed and min(load, store) < lanes:
             return None
-        pairs = problem.reduction == "max" and problem.dtype.itemsize == 2
-        tile = cls(outputs, rows, lanes, packed, load, store, pairs and load % 2 == store % 2 == 0)
-        return tile if tile.fits(inner.axis) else None
+        pairs = problem.reduction == "max" and problem.dtype.itemsize == 2 and load % 2 == 0
+        divides = inner.axis.out % outputs == 0 and (not outer or outer[-1].axis.out % rows == 0)
+        inside = divides and all(dim.inside for dim in geometry.dims)
+        tile = cls(outputs, rows, lanes, packed, load, store, pairs, row, inside)
+        return tile if tile.fits(problem, inner.axis) else None
 
-    def fits(self, inner: Axis) -> bool:
+    def fits(self, problem: PoolProblem, inner: Axis) -> bool:
         """Whether registers hold the tile."""
-        span = ((self.outputs - 1) * inner.stride + inner.kernel) * self.lanes
-        words = span // 2 if self.pairs else span
-        most = TILE_OUTPUTS if self.pairs else TILE_OUTPUTS // 2
-        return (self.rows + 1) * words <= TILE_REGISTERS and (
-            self.outputs * self.rows * self.lanes <= most
-        )
+        each = 0.5 if self.pairs else max(1, problem.dtype.itemsize // 4)
+        line = self._span(inner) * self.lanes * each
+        outputs = self.outputs * self.rows * self.lanes * each
+        return (self.rows + 1) * line <= TILE_REGISTERS and outputs <= TILE_OUTPUTS
+
+    def _span(self, inner: Axis) -> int:
+        """Pixels of a row that a thread holds."""
+        span = (self.outputs - 1) * inner.stride + inner.kernel
+        return min(self.row, span - inner.pad_begin) if self.row else span
 
     def threads(self, geometry: _Geometry) -> int:
         """Threads that cover every output."""
@@ -635,8 +649,8 @@ class _Tile:
         *outer, inner = (dim.axis for dim in geometry.dims)
         row = outer[-1] if outer else Axis(1, 1, 1, 1, 0, 0, 1)
         slices = outer[0].kernel if len(outer) > 1 else 1
-        span = (self.outputs - 1) * inner.stride + inner.kernel
-        body = min(span, self.outputs * inner.stride) if self.packed else span
+        span = self._span(inner)
+        body = min(span, self.outputs * inner.stride) if self.packed and not self.row else span
         halo = (span - body) * self.lanes
         loads = 5 * halo + 4 * body * self.lanes / (self.load if self.packed else self.lanes)
         pairs = 0.5 if self.pairs else 1.0
@@ -651,9 +665,25 @@ class _Tile:
         return max(self.threads(geometry), FILL) * (TILE_SETUP + work)
 
 
+def _pieces(inner: Axis, packed: bool) -> list[tuple[int, int]]:
+    """Return outputs along a row that a thread may take, and the row's size where that is all."""
+    pieces = [(outputs, 0) for outputs in (1, 2, 4, 8, 16)]
+    last = (inner.out - 1) * inner.stride - inner.pad_begin
+    if packed and inner.out <= TILE_ROW and last < inner.size:  # no window is all padding
+        pieces.append((inner.out, inner.size))
+    return pieces
+
+
+def _row_counts(dims: Sequence[_Dim]) -> list[int]:
+    """Return how many output rows a thread may take: powers of 2, and what divides a plane."""
+    if len(dims) == 1:
+        return [1]
+    return [rows for rows in range(1, 9) if rows in (1, 2, 4, 8) or dims[-2].axis.out % rows == 0]
+
+
 def _lone_cost(geometry: _Geometry) -> float:
     taps = prod(dim.axis.kernel for dim in geometry.dims)
-    return max(geometry.outputs, FILL) * (45 + 3.0 * taps)
+    return max(geometry.outputs, FILL) * (45 + 7.0 * taps)
 
 
 def _lanes(problem: PoolProblem) -> tuple[tuple[int, bool], ...]:
@@ -686,8 +716,9 @@ def _rows_launch(problem: PoolProblem, geometry: _Geometry, tile: _Tile) -> Laun
     axes = [dim.axis for dim in geometry.dims]
     template = (
         _operator(problem, "int"), str(len(axes)), _sizes([a.kernel for a in axes]),
-        _sizes([a.stride for a in axes]), str(axes[-1].pad_begin), str(tile.outputs),
-        str(tile.rows), str(tile.lanes), _bool(tile.packed), str(tile.load), str(tile.store),
+        _sizes([a.stride for a in axes]), str(axes[-1].pad_begin), str(tile.row),
+        _bool(tile.inside), str(tile.outputs), str(tile.rows), str(tile.lanes),
+        _bool(tile.packed), str(tile.load), str(tile.store),
     )  # fmt: skip
     grid = np.zeros((), rows_dtype())
     threads = tile.threads(geometry)
@@ -753,10 +784,7 @@ def _workers(geometry: _Geometry, vectors: int, load: int) -> int:
 def _whole_rows(problem: PoolProblem, geometry: _Geometry) -> bool:
     """Whether every window lies in the input and the taps of its rows adjoin in memory."""
     inner = geometry.dims[-1]
-    inside = all(
-        axis.pad_begin == 0 and (axis.out - 1) * axis.stride + axis.extent <= axis.size
-        for axis in (dim.axis for dim in geometry.dims)
-    )
+    inside = all(dim.inside for dim in geometry.dims)
     return not problem.channels_last and inside and (inner.step, inner.axis.dilation) == (1, 1)
 
 

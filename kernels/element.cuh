@@ -7,13 +7,19 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-template <class T> struct Element;  // Value: what taps are compared and added in. Integer: 8-bit.
-template <> struct Element<double> { using Value = double; static constexpr bool integer = false; };
-template <> struct Element<float> { using Value = float; static constexpr bool integer = false; };
-template <> struct Element<__half> { using Value = float; static constexpr bool integer = false, half = true; };
-template <> struct Element<__nv_bfloat16> { using Value = float; static constexpr bool integer = false, half = false; };
-template <> struct Element<signed char> { using Value = int; static constexpr bool integer = true; };
-template <> struct Element<unsigned char> { using Value = int; static constexpr bool integer = true; };
+// Value: what taps are compared and added in. Integer: 8-bit. Half: no sum of taps leaves the normal
+// numbers of Value.
+template <class V, bool Integer, bool Half> struct Kind {
+    using Value = V;
+    static constexpr bool integer = Integer, half = Half;
+};
+template <class T> struct Element;
+template <> struct Element<double> : Kind<double, false, false> {};
+template <> struct Element<float> : Kind<float, false, false> {};
+template <> struct Element<__half> : Kind<float, false, true> {};
+template <> struct Element<__nv_bfloat16> : Kind<float, false, false> {};
+template <> struct Element<signed char> : Kind<int, true, false> {};
+template <> struct Element<unsigned char> : Kind<int, true, false> {};
 
 __device__ inline double value(double x) { return x; }
 __device__ inline float value(float x) { return x; }
@@ -153,6 +159,23 @@ __device__ inline float magnitude(float x) { return __uint_as_float(__float_as_u
 
 template <class Value> __device__ inline bool finite(Value x) {
     return fabs(x) < __int_as_float(0x7f800000);
+}
+
+// The same of a sum that is normal, zero, infinite or NaN. By a known divisor: the reciprocal in two
+// parts, of one sign, so that an infinity stays one; the distance of a quotient by so small a number
+// from the middle of two floats is more than what is lost.
+template <class Count> __device__ inline float normal_quotient(float a, Count count) {
+    return divide(a, static_cast<float>(count));
+}
+__device__ inline float normal_quotient(float a, Few count) {
+    return finite(a) ? quotient(a, count) : a;
+}
+template <int N> __device__ inline float normal_quotient(float a, Exactly<N>) {
+    constexpr float nearest = 1.0f / N;
+    if constexpr ((N & (N - 1)) == 0) return multiply(a, nearest);
+    constexpr float below = double(nearest) * N > 1 ? nearest - nearest / (1 << 24) : nearest;
+    constexpr float rest = float((1 - double(below) * N) / N);
+    return multiply_add(a, below, multiply(a, rest));
 }
 
 // Whether v takes the place of best: it is greater, or the first NaN.

@@ -84,7 +84,8 @@ template <class T> struct Average {
     using Element = T;
     using Out = T;
     using Accumulator = typename ::Element<T>::Value;
-    static constexpr bool indices = false, counts = true, exact = false, pairs = false;
+    static constexpr bool indices = false, counts = true, pairs = false;
+    static constexpr bool exact = ::Element<T>::half;
 
     __device__ explicit Average(const Norm&) {}
     __device__ Accumulator start() const { return 0; }
@@ -96,7 +97,8 @@ template <class T> struct Average {
         return multiply_add(a, Accumulator(0), d);
     }
     template <class Count> __device__ Out finish(Accumulator a, Count count) const {
-        return Round<T>::from(quotient(a, count));
+        if constexpr (exact) return Round<T>::from(normal_quotient(a, count));
+        else return Round<T>::from(quotient(a, count));
     }
     template <class Traverse, class Count>
     __device__ Out careful(Traverse& traverse, Count count) const {
@@ -121,7 +123,7 @@ template <class T, class To, class Sum> struct IntegerAverage {
         if constexpr (::Element<To>::integer) {
             // Below 2^15 taps a float32 quotient never lands on a half that is not one.
             if (count < 32768)
-                return Round<To>::from(__float2int_rn(quotient(static_cast<float>(a), count)));
+                return Round<To>::from(__float2int_rn(normal_quotient(static_cast<float>(a), count)));
             return Round<To>::from(__double2int_rn(quotient(static_cast<double>(a), count)));
         } else {
             return Round<To>::from(quotient(static_cast<double>(a), count));

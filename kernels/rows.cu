@@ -7,12 +7,21 @@
 // layouts are one code: a pixel is Lanes neighbouring elements, and pixels are neighbours too when
 // Packed: channels first (1 lane, packed), interleaved channels such as RGB (3 lanes, packed), and
 // channels last (a vector of channels, one load for each pixel).
+//
+// What the plan proves costs no instruction: of a Row that one thread takes whole the padding is
+// left out, and where all is Inside, neither tiles nor windows over the edge, nothing is tested.
 // Counted cost in instructions per output: bench/results.
 #include "window.cuh"
 
 template <class T, int N> struct alignas(sizeof(T) * N) Pack {
     T element[N];
 };
+
+__device__ inline bool within(int position, int size) {
+    return static_cast<unsigned>(position) < static_cast<unsigned>(size);
+}
+
+__host__ __device__ constexpr int least(int a, int b) { return a < b ? a : b; }
 
 struct Rows {
     long long threads;
@@ -63,8 +72,8 @@ template <class Op, int Size, bool Single> struct Cells<Op, Size, true, Single> 
     }
 };
 
-template <class Op, int Axes, class Kernel, class Stride, int Pad, int Outputs, int Height, int Lanes,
-          bool Packed, int Load, int Store>
+template <class Op, int Axes, class Kernel, class Stride, int Pad, int Row, bool Inside,
+          int Outputs, int Height, int Lanes, bool Packed, int Load, int Store>
 struct Block {
     using T = typename Op::Element;
     using Out = typename Op::Out;
@@ -75,11 +84,13 @@ struct Block {
     static constexpr int SR = Axes > 1 ? Stride::at(Outer) : 1;
     static constexpr int taps = KR * K * (Axes > 2 ? Kernel::at(0) : 1);
     static constexpr int Span = (Outputs - 1) * S + K;  // pixels of a row under the outputs
-    // Packed, they are a halo of Pad pixels, a body that begins on a vector, and a halo behind it.
-    static constexpr int Left = Packed ? Pad : 0;
-    static constexpr int Body = Packed ? (Outputs * S < Span - Pad ? Outputs * S : Span - Pad) : Span;
-    static constexpr int Right = Span - Left - Body;
-    static constexpr bool pairs = Op::pairs && Load % 2 == 0 && Store % 2 == 0;
+    // Packed, they are a halo of Pad pixels, a body that begins on a vector, and a halo behind it;
+    // of a whole row only the body is there, and no padding.
+    static constexpr int Hidden = Row ? Pad : 0;  // padding that is left out
+    static constexpr int Left = Packed ? Pad - Hidden : 0;
+    static constexpr int Body = Packed ? least(Row ? Row : Outputs * S, Span - Pad) : Span;
+    static constexpr int Right = Row ? 0 : Span - Left - Body;
+    static constexpr bool pairs = Op::pairs && Load % 2 == 0;
 
     // Elements that one load takes in a halo: as many as divide it.
     __host__ __device__ static constexpr int unit(int elements) {
@@ -134,7 +145,7 @@ struct Block {
     __device__ Block(const Window<Axes, int>& window, const Rows& rows, const T* input, int n)
         : w(window), grid(rows), op(window.norm) {
         if constexpr (!Packed) vector = split(n, grid.vectors);
-        group = split(n, grid.groups);
+        group = Row ? 0 : split(n, grid.groups);
         if constexpr (Axes > 1) row_group = split(n, grid.row_groups);
         if constexpr (Axes > 2) slice = split(n, w.axis[0].out);
         plane = n;
@@ -156,6 +167,8 @@ struct Block {
     }
 
     __device__ const Axis<int>& inner() const { return w.axis[Axes - 1]; }
+    __device__ int size() const { return Row ? Row : inner().size; }
+    __device__ int outputs() const { return Row ? Outputs : inner().out.divisor; }
     __device__ const Axis<int>& outer() const { return w.axis[Outer]; }
     __device__ int first_pixel() const { return group * Outputs * S - Pad; }
     __device__ int first_row() const {
@@ -171,9 +184,11 @@ struct Block {
         unsigned word[count];
 
         __device__ Loaded(const Op& op, const T* from, bool readable) {
+            if constexpr (!Inside) {
 #pragma unroll
-            for (int i = 0; i < count; ++i) word[i] = repeated(op.padding(), i);
-            if (!readable) return;
+                for (int i = 0; i < count; ++i) word[i] = repeated(op.padding(), i);
+                if (!readable) return;
+            }
             load_words<bytes>(from, word);
         }
     };
@@ -185,7 +200,7 @@ struct Block {
 #pragma unroll
         for (int i = 0; i < Size; i += width) {
             int position = first_pixel() + pixel + i / Lanes;
-            bool inside = position >= 0 && position < inner().size;
+            bool inside = within(position, size());
             const Loaded<width> loaded(op, from + i, readable && inside);
             halo.set(op, loaded.word, i, width);
         }
@@ -194,7 +209,7 @@ struct Block {
     __device__ void load_line(Line& line, const T* from, bool readable) const {
         if constexpr (Packed) {
             load_halo(line.left, from - Left * Lanes, readable, 0);
-            int left = (inner().size - group * Outputs * S) * Lanes;
+            int left = (size() - group * Outputs * S) * Lanes;
 #pragma unroll
             for (int b = 0; b < Body * Lanes; b += Load) {
                 const Loaded<Load> loaded(op, from + b, readable && b < left);
@@ -205,7 +220,7 @@ struct Block {
 #pragma unroll
             for (int i = 0; i < Span; ++i) {
                 int position = first_pixel() + i;
-                bool inside = position >= 0 && position < inner().size;
+                bool inside = within(position, size());
                 const Loaded<Lanes> loaded(op, from + i * grid.pixel_step, readable && inside);
                 line.body.set(op, loaded.word, i * Lanes, Lanes);
             }
@@ -220,7 +235,7 @@ struct Block {
 #pragma unroll
         for (int i = 0; i < rows; ++i, ++row) {
             Line line;
-            load_line(line, from, Axes == 1 || (row >= 0 && row < outer().size));
+            load_line(line, from, Axes == 1 || (within(row, outer().size)));
             if constexpr (Axes > 1) from += outer().step;
 #pragma unroll
             for (int r = 0; r < Height; ++r) {
@@ -241,28 +256,48 @@ struct Block {
 #pragma unroll 1
             for (int t = 0; t < Kernel::at(0); ++t) {
                 int position = first_slice() + t;
-                if (position >= 0 && position < w.axis[0].size)
+                if (Inside || within(position, w.axis[0].size))
                     load_slice(columns, x + position * w.axis[0].step, false);
             }
         }
     }
 
-    // Element of a line that tap j of output element b reads.
-    __device__ static int under(int b, int j) { return (b / Lanes * S + j) * Lanes + b % Lanes; }
+    // Pixel of a line that tap j of output element b reads.
+    __device__ static int pixel(int b, int j) { return b / Lanes * S + j - Hidden; }
+    __device__ static bool padding(int b, int j) {
+        return Row && (pixel(b, j) < 0 || pixel(b, j) >= Body);
+    }
+    // Element of a line that tap j of output element b reads, or a neighbour where it is padding.
+    __device__ static int under(int b, int j) {
+        int p = pixel(b, j);
+        if (Row) p = p < 0 ? 0 : p < Body ? p : Body - 1;
+        return p * Lanes + b % Lanes;
+    }
 
     __device__ Accumulator reduce(const Line& columns, int b) const {
-        Accumulator a = columns.at(under(b, 0));
+        Accumulator a = op.start();
+        bool fresh = true;
 #pragma unroll
-        for (int j = 1; j < K; ++j) a = op.merge(a, columns.at(under(b, j)));
+        for (int j = 0; j < K; ++j) {
+            if (padding(b, j)) continue;
+            a = fresh ? columns.at(under(b, j)) : op.merge(a, columns.at(under(b, j)));
+            fresh = false;
+        }
         return a;
     }
 
-    // Output elements b and b + 1 in a word.
+    // Output elements b and the next in a word.
     __device__ unsigned reduce_pair(const Line& columns, int b) const {
-        unsigned a = columns.pair(under(b, 0), under(b + 1, 0));
+        unsigned a = 0;
+        bool fresh = true;
+        const int next = least(b + 1, Outputs * Lanes - 1);
 #pragma unroll
-        for (int j = 1; j < K; ++j)
-            a = op.merge_pairs(a, columns.pair(under(b, j), under(b + 1, j)));
+        for (int j = 0; j < K; ++j) {
+            if (padding(b, j) && padding(next, j)) continue;
+            unsigned tap = columns.pair(under(b, j), under(next, j));
+            a = fresh ? tap : op.merge_pairs(a, tap);
+            fresh = false;
+        }
         return a;
     }
 
@@ -277,6 +312,7 @@ struct Block {
 
     // Whether every window of the block counts all of its taps.
     __device__ bool whole() const {
+        if (Inside) return true;
         bool all = counts_all<Span>(inner(), first_pixel());
         if constexpr (Axes > 1)
             all = all && counts_all<(Height - 1) * SR + KR>(outer(), first_row());
@@ -300,13 +336,15 @@ struct Block {
             counts.column[c] = counted<K>(inner(), first_pixel() + c * S);
     }
 
-    template <bool Inside>
-    __device__ Out finish(Accumulator a, const Counts& counts, int row, int column) const {
-        if constexpr (Op::counts && !Inside) {
-            int count = counts.row[row] * counts.column[column];
-            return op.finish(a, Few{count > 0 ? count : 1});
+    // Finishes again what was divided by more taps than count.
+    template <int Width>
+    __device__ void patch(Pack<Out, Width>& pack, const Accumulator* a, int row, int b,
+                          const Counts& counts) const {
+#pragma unroll
+        for (int i = 0; i < Width; ++i) {
+            int count = counts.row[row] * counts.column[(b + i) / Lanes];
+            if (count != taps) pack.element[i] = op.finish(a[i], Few{count > 0 ? count : 1});
         }
-        return op.finish(a, Exactly<taps>());
     }
 
     __device__ int row_number(int r) const {
@@ -316,50 +354,56 @@ struct Block {
     }
 
     __device__ bool row_exists(int r) const {
-        return Axes == 1 || row_group * Height + r < outer().out.divisor;
+        return Inside || Axes == 1 || row_group * Height + r < outer().out.divisor;
     }
 
     // Position in y of the first lane of an output of the block.
     __device__ int place(int r, int output) const {
-        int pixel = row_number(r) * inner().out.divisor + group * Outputs + output;
+        int pixel = row_number(r) * outputs() + group * Outputs + output;
         return pixel * (Packed ? Lanes : grid.pixel_step) + vector * Lanes;
     }
 
     // Stores one row of the block; `doubt` becomes other than 0 where a result is not certain.
-    template <bool Inside>
-    __device__ void write_row(const Line& columns, int r, Out* y, const Counts& counts,
+    __device__ void write_row(const Line& columns, int r, Out* y, bool whole, const Counts& counts,
                               Accumulator& doubt) const {
         constexpr int width = Packed ? Store : Lanes;
-        int left = (inner().out.divisor - group * Outputs) * Lanes;
+        int left = (outputs() - group * Outputs) * Lanes;
         Out* to = y + place(r, 0);
+        unsigned pair = 0;
 #pragma unroll
         for (int b = 0; b < Outputs * Lanes; b += width) {
-            if (b >= left) return;
+            if (!Inside && b >= left) return;
             Out* at = Packed ? to + b : to + b / Lanes * grid.pixel_step;
-            if constexpr (pairs) {
+            if constexpr (pairs && width == 1) {
+                if (b % 2 == 0) pair = reduce_pair(columns, b);
+                *reinterpret_cast<unsigned short*>(at) = pair >> 16 * (b % 2);
+            } else if constexpr (pairs) {
                 Vector<width / 2> words;
 #pragma unroll
                 for (int i = 0; i < width; i += 2) words.word[i / 2] = reduce_pair(columns, b + i);
                 *reinterpret_cast<Vector<width / 2>*>(at) = words;
             } else {
                 Pack<Out, width> pack;
+                Accumulator a[width];
 #pragma unroll
                 for (int i = 0; i < width; ++i) {
-                    Accumulator a = reduce(columns, b + i);
-                    if constexpr (!Op::exact) doubt = op.doubt(doubt, a);
-                    pack.element[i] = finish<Inside>(a, counts, r, (b + i) / Lanes);
+                    a[i] = reduce(columns, b + i);
+                    if constexpr (!Op::exact) doubt = op.doubt(doubt, a[i]);
+                    pack.element[i] = op.finish(a[i], Exactly<taps>());
                 }
+                if (!whole) patch(pack, a, r, b, counts);
                 *reinterpret_cast<Pack<Out, width>*>(at) = pack;
             }
         }
     }
 
-    template <bool Inside>
-    __device__ void write(const Line (&columns)[Height], Out* y, const Counts& counts,
-                          Accumulator& doubt) const {
+    __device__ void write(const Line (&columns)[Height], Out* y, Accumulator& doubt) const {
+        const bool all = !Op::counts || whole();
+        Counts counts;
+        if (!all) count(counts);
 #pragma unroll
         for (int r = 0; r < Height; ++r)
-            if (row_exists(r)) write_row<Inside>(columns[r], r, y, counts, doubt);
+            if (row_exists(r)) write_row(columns[r], r, y, all, counts, doubt);
     }
 
     // The slow path of all outputs of the block, one after the other.
@@ -368,7 +412,7 @@ struct Block {
 #pragma unroll 1
         for (int i = 0; i < Height * Outputs * Lanes; ++i) {
             int r = i / (Outputs * Lanes), output = i / Lanes % Outputs;
-            if (!row_exists(r) || group * Outputs + output >= inner().out.divisor) continue;
+            if (!row_exists(r) || group * Outputs + output >= outputs()) continue;
             int n = place(r, output) + i % Lanes;
             const Single single(w, n);
             const Alone<T, Single, Kernel, int> traverse{single, input + single.base};
@@ -377,25 +421,20 @@ struct Block {
     }
 };
 
-template <class Op, int Axes, class Kernel, class Stride, int Pad, int Outputs, int Height, int Lanes,
-          bool Packed, int Load, int Store>
-__global__ void __launch_bounds__(256, Op::exact ? 0 : 2)
+template <class Op, int Axes, class Kernel, class Stride, int Pad, int Row, bool Inside,
+          int Outputs, int Height, int Lanes, bool Packed, int Load, int Store>
+__global__ void __launch_bounds__(256, Op::counts || !Op::exact ? 2 : 0)
 rows(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
      const __grid_constant__ Rows grid, const __grid_constant__ Window<Axes, int> w) {
     int n = blockIdx.x * blockDim.x + threadIdx.x;
     if (n >= grid.threads) return;
-    using Tile = Block<Op, Axes, Kernel, Stride, Pad, Outputs, Height, Lanes, Packed, Load, Store>;
+    using Tile =
+        Block<Op, Axes, Kernel, Stride, Pad, Row, Inside, Outputs, Height, Lanes, Packed, Load, Store>;
     const Tile block(w, grid, x, n);
     typename Tile::Line columns[Height];
     block.load(columns);
     typename Op::Accumulator doubt = 0;
-    typename Tile::Counts counts;
-    if (!Op::counts || block.whole()) {
-        block.template write<true>(columns, y, counts, doubt);
-    } else {
-        block.count(counts);
-        block.template write<false>(columns, y, counts, doubt);
-    }
+    block.write(columns, y, doubt);
     if constexpr (!Op::exact)
         if (!(doubt == 0)) block.redo(x, y);
 }

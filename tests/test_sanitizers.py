@@ -268,11 +268,11 @@ BUGS = {
         "plane",
     ),
     "pixels past the row": Planted(
-        "rows.cu", "position >= 0 && position < inner().size", "position >= 0", OUTSIDE,
-        pool(1, 1, 9, 9, pads=1), "rows",
+        "rows.cu", "within(position, size())", "position >= 0", OUTSIDE,
+        pool(1, 1, 9, 40, pads=1), "rows",
     ),
     "rows past the plane": Planted(
-        "rows.cu", "(row >= 0 && row < outer().size)", "row >= 0", OUTSIDE,
+        "rows.cu", "within(row, outer().size)", "row >= 0", OUTSIDE,
         pool(1, 1, 9, 9, pads=1), "rows",
     ),
     "no barrier between columns and rows": Planted(
