@@ -10,10 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from gpupool.device import gpu_available
 from gpupool.errors import GpupoolError
 from gpupool.terminal import complain, progress, say
 
-from . import compare, cpu, gpu, plot, readme, record, static, table
+from . import compare, cpu, gpu, host, plot, readme, record, static, table
 from .cases import CASES, Case, load, select
 from .device import Cuda, Device
 
@@ -77,7 +78,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     mode.add_argument("--static", action="store_true", help="count instructions; needs no GPU")
     mode.add_argument("--cpu", action="store_true", help="time the oracle beside its peers")
     mode.add_argument("--check", action="store_true", help="compare with the oracle on a GPU")
-    mode.add_argument("--host", action="store_true", help="time the host's work of a call on a GPU")
+    mode.add_argument("--host", action="store_true", help="time the host's work of a call")
     mode.add_argument("--readme", metavar="FILE.md", type=Path, help="write its marked section")
     parser.add_argument("--cases", metavar="FILE.json", type=Path, help="instead of the list")
     parser.add_argument("--only", metavar="ID,ID..", default="", help="the cases of these names")
@@ -115,7 +116,7 @@ def run(args: argparse.Namespace, device: Callable[[], Device] = Cuda) -> int:
         readme.update(args.readme)
         return 0
     if args.host:
-        return host(args, device())
+        return time_host(args, device)
     cases = list(chosen(args))
     old = record.read(args.compare) if args.compare else None
     if args.static:
@@ -158,14 +159,18 @@ def show(mode: Mode, result: dict[str, Any], args: argparse.Namespace) -> None:
         plot.save(result, args.plot)
 
 
-def host(args: argparse.Namespace, device: Device) -> int:
-    """Print the host's microseconds for one call, done in several ways."""
-    found = gpu.host_overhead(device)
+def time_host(args: argparse.Namespace, device: Callable[[], Device]) -> int:
+    """Print the host's microseconds for one call; without a GPU those before its launch."""
+    there = device is not Cuda or gpu_available()
+    used = device() if there else None
+    found = host.on_gpu(used) if used else host.without_launch()
     rows = [[name, f"{us:.2f}" if isinstance(us, float) else us] for name, us in found.items()]
     print(table.aligned(("one call", "us of the host"), rows), flush=True)
     if args.json:
         rows_of = [{"id": name, "us": us} for name, us in found.items()]
-        record.write(record.record("host", rows_of, device=device.facts()), args.json)
+        record.write(
+            record.record("host", rows_of, device=used.facts() if used else None), args.json
+        )
     return 0
 
 

@@ -282,51 +282,6 @@ PEERS = (
 )
 
 
-# Host overhead
-
-
-def host_overhead(device: Device) -> dict[str, Any]:
-    """Return microseconds of the host for one call, done in several ways."""
-    x = device.put(np.random.default_rng(2).standard_normal((1, 64, 56, 56), np.float32))
-    window: dict[str, Any] = {"strides": 2, "pads": 1}
-    planned = gpupool.plan("max", x.shape, "float32", kernel_shape=3, **window)
-    with device.stream():
-        y = gpupool.max_pool(x, 3, **window)
-    ways: dict[str, Call] = {
-        "function": lambda: gpupool.max_pool(x, 3, **window),
-        "function, out=": lambda: gpupool.max_pool(x, 3, out=y, **window),
-        "plan object, out=": lambda: planned(x, out=y),
-        "graph replay": device.record([lambda: planned(x, out=y)]),
-    }
-    table = {name: _host_microseconds(device, call) for name, call in ways.items()}
-    return table | _torch_overhead(device, x)
-
-
-def _host_microseconds(device: Device, call: Call) -> float:
-    return float(np.median(device.host_seconds(call))) * 1e6
-
-
-def _torch_overhead(device: Any, x: Any) -> dict[str, Any]:
-    try:
-        torch = peers.module("torch")
-        stream = torch.cuda.ExternalStream(device.pool_stream.ptr)
-        tensor = torch.from_dlpack(x)
-        pool = torch.nn.functional.max_pool2d
-        with torch.no_grad(), torch.cuda.stream(stream):
-            graph = torch.cuda.CUDAGraph()
-            pool(tensor, 3, 2, 1)
-            with torch.cuda.graph(graph, stream=stream):
-                kept = pool(tensor, 3, 2, 1)
-            result = {
-                "torch": _host_microseconds(device, lambda: pool(tensor, 3, 2, 1)),
-                "torch graph replay": _host_microseconds(device, graph.replay),
-            }
-            del kept
-    except Exception as error:
-        return {"torch": peers.reason(error)}
-    return result
-
-
 # The table
 
 

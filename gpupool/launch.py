@@ -58,7 +58,7 @@ def run(
             cupy,
             lambda launch: compiled(launch, device.id),
             kernel=kernel,
-            by_value=lambda value: cupy.cuda.function.CNumpyArray(np.asarray(value)),
+            by_value=by_value,
         )
 
 
@@ -66,6 +66,13 @@ def is_current(device: int | None) -> bool:
     """Whether a device is the one that CuPy works on now."""
     # An array of CuPy proves that it is imported; naming it again takes longer than asking.
     return bool(sys.modules["cupy"].cuda.runtime.getDevice() == device)
+
+
+def by_value(scalar: Scalar) -> Any:
+    """Return a kernel argument that CuPy passes as it is, instead of packing it at every launch."""
+    import cupy
+
+    return cupy.cuda.function.CNumpyArray(np.asarray(scalar))
 
 
 def compiled(launch: Launch, device: int) -> Callable[..., Any]:

@@ -100,14 +100,19 @@ class PlannedCall:
 
     def __call__(self, *inputs: Any, out: Any = None) -> Any:
         """Compute the planned problem on C-contiguous arrays; ``out`` is filled and returned."""
-        return self.compute(inputs, out, planned=True)
+        repeated = self._repeated(inputs, out) if self._repeats else None
+        return self._checked(inputs, out, planned=True) if repeated is None else repeated
 
-    def compute(self, inputs: tuple[Any, ...], out: Any, planned: bool = False) -> Any:
-        """Compute on arrays of any strides; unless ``planned`` their values are checked."""
-        if self._repeats and (planned or isinstance(self.problem, PoolProblem)):
+    def compute(self, inputs: tuple[Any, ...], out: Any) -> Any:
+        """Compute as a function's call does, which checks positions and regions every time."""
+        if self._repeats and isinstance(self.problem, PoolProblem):
             repeated = self._repeated(inputs, out)
             if repeated is not None:
                 return repeated
+        return self._checked(inputs, out, planned=False)
+
+    def _checked(self, inputs: tuple[Any, ...], out: Any, planned: bool) -> Any:
+        """Check that the arrays are what was planned for, and compute by their kind."""
         x, problem = inputs[0], self.problem
         kind = arrays.kind("x", x)
         if x.shape != problem.shape or arrays.dtype(x) != problem.dtype.numpy:
@@ -179,7 +184,8 @@ class PlannedCall:
             if not given and library.channels_last(problem, x):
                 call = self._channels_last
                 views, filled = (interchange.moved(group, x.ndim) for group in (views, filled))
-            call.compute(views, _as_result(filled), planned)
+            into = _as_result(filled)
+            _ = call(*views, out=into) if planned else call.compute(views, into)
             return _as_result(tuple(library.finished(result, x) for result in results))
 
     @cached_property
