@@ -49,17 +49,22 @@ class Library(Protocol):
         """Whether memory should be read as channels-last although the shape is N, C, D1 .. Dn."""
 
 
+def without_backward(name: str) -> GpupoolTypeError:
+    """Return the error for a tensor whose gradient torch would have to know."""
+    return GpupoolTypeError(
+        f"{name} requires grad and gpupool has no backward pass: compute under "
+        f"torch.inference_mode(), or pass {name}.detach()"
+    )
+
+
 class Torch:
     """torch: DLPack on the current stream; outputs are torch's own memory in x's memory format."""
 
     def check(self, name: str, array: Any, x: Any) -> None:
         """Refuse sparse, quantised and abstract tensors, other devices, and gradients."""
         torch = sys.modules["torch"]
-        if array.requires_grad:
-            raise GpupoolTypeError(
-                f"{name} requires grad and gpupool has no backward pass: compute under "
-                f"torch.inference_mode(), or pass {name}.detach()"
-            )
+        if array.requires_grad and torch.is_grad_enabled():
+            raise without_backward(name)
         plain = array.layout is torch.strided and not array.is_quantized and not array.is_neg()
         if not plain or array.device.type not in ("cpu", "cuda"):
             raise GpupoolTypeError(
@@ -87,7 +92,14 @@ class Torch:
         brain = array.dtype is torch.bfloat16
         if brain:
             array = array.view(torch.int16)
-        view = array.numpy() if array.device.type == "cpu" else device.from_dlpack(array)
+        array = array.detach()
+        try:
+            view = array.numpy() if array.device.type == "cpu" else device.from_dlpack(array)
+        except (RuntimeError, BufferError) as error:
+            raise GpupoolTypeError(
+                f"a {type(array).__name__} has no values to read ({error}): gpupool.torch has the "
+                f"functions that torch traces and transforms"
+            ) from error
         return view.view(BFLOAT16.numpy) if brain else view
 
     def empty(self, output: Output, like: Any) -> Any:

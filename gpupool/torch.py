@@ -22,8 +22,9 @@ from typing import Any
 import torch
 
 import gpupool
-from gpupool.errors import GpupoolValueError
-from gpupool.interchange import memory_format
+from gpupool import validate
+from gpupool.errors import GpupoolTypeError, GpupoolValueError
+from gpupool.interchange import memory_format, without_backward
 from gpupool.window import out_shape, window
 
 Ints = int | Sequence[int]
@@ -83,7 +84,13 @@ def _empty(
 def _register(name: str, schema: str, run: Function, fake: Function) -> Any:
     operator = torch.library.custom_op(f"gpupool::{name}", run, mutates_args=(), schema=schema)
     operator.register_fake(fake)
+    operator.register_autograd(_refuse, setup_context=_refuse)
     return operator
+
+
+def _refuse(*_: Any, **__: Any) -> Any:
+    """Refuse what autograd records, at the call rather than at a backward pass."""
+    raise without_backward("input")
 
 
 _MAX = "Tensor x, SymInt[] kernel, SymInt[] stride, int[] padding, int[] dilation, bool ceil_mode"
@@ -118,21 +125,28 @@ OPERATORS = {
 # The functions: torch's own signatures
 
 
-def _per_axis(name: str, value: Ints, axes: int) -> list[int]:
-    numbers = [value] if isinstance(value, int) else list(value)
+def _per_axis(name: str, value: Ints, axes: int, low: int = 1) -> list[int]:
+    numbers = list(value) if isinstance(value, (tuple, list)) else [value]
     if len(numbers) not in (1, axes):
         raise GpupoolValueError(f"{name} = {value} has {len(numbers)} value(s), expected {axes}")
-    return numbers * axes if len(numbers) == 1 else numbers
+    checked = [_integer(name, number, low) for number in numbers]
+    return checked * axes if len(numbers) == 1 else checked
+
+
+def _integer(name: str, value: Any, low: int) -> Any:
+    """Return a number that is checked, but for a size that torch.compile keeps open."""
+    return value if isinstance(value, torch.SymInt) else validate.integer(name, value, low)
 
 
 def _steps(kernel: list[int], stride: Ints | None) -> list[int]:
-    return (
-        kernel if stride is None or stride in ((), []) else _per_axis("stride", stride, len(kernel))
-    )
+    if stride is None or stride in ((), []):
+        return kernel
+    return _per_axis("stride", stride, len(kernel))
 
 
 def _batched(axes: int, x: Any, compute: Callable[[Any], Any]) -> Any:
     """Compute on N x C x D1 .. Dn; an x without N gets one for the while."""
+    _check_tensor(x)
     if x.ndim == axes + 2:
         return compute(x)
     if x.ndim != axes + 1:
@@ -145,11 +159,19 @@ def _batched(axes: int, x: Any, compute: Callable[[Any], Any]) -> Any:
     return result.squeeze(0)
 
 
+def _check_tensor(x: Any) -> None:
+    if not isinstance(x, torch.Tensor):
+        raise GpupoolTypeError(f"input must be a torch tensor, not {type(x).__name__}")
+
+
 def _whole(x: Any, output_size: Any, axes: int) -> list[int]:
     """Return the kernel that covers a plane, the one adaptive output that is offered."""
-    sizes = output_size if isinstance(output_size, (tuple, list)) else (output_size,)
-    if any(size != 1 for size in sizes):
-        raise GpupoolValueError(f"output_size = {output_size}: only 1 is supported")
+    _check_tensor(x)
+    sizes = output_size if isinstance(output_size, (tuple, list)) else (output_size,) * axes
+    if len(sizes) != axes or any(size != 1 for size in sizes):
+        raise GpupoolValueError(
+            f"output_size = {output_size}: only 1, or 1 for each of {axes} axes, is supported"
+        )
     return list(x.shape[x.ndim - axes :])
 
 
@@ -174,9 +196,9 @@ def _max(axes: int) -> Function:
         window = (
             kernel,
             _steps(kernel, stride),
-            _per_axis("padding", padding, axes),
+            _per_axis("padding", padding, axes, 0),
             _per_axis("dilation", dilation, axes),
-            ceil_mode,
+            validate.flag("ceil_mode", ceil_mode),
         )
         return _batched(axes, input, lambda x: operator(x, *window))
 
@@ -184,10 +206,18 @@ def _max(axes: int) -> Function:
 
 
 def _average(axes: int) -> Function:
-    def pool(x: Any, kernel_size: Ints, stride: Ints | None, padding: Ints, *modes: bool) -> Any:
+    def pool(
+        x: Any, kernel_size: Ints, stride: Ints | None, padding: Ints, ceil: bool, include: bool
+    ) -> Any:
         kernel = _per_axis("kernel_size", kernel_size, axes)
-        window = kernel, _steps(kernel, stride), _per_axis("padding", padding, axes)
-        return _batched(axes, x, lambda x: OPERATORS["avg_pool"](x, *window, *modes))
+        window = (
+            kernel,
+            _steps(kernel, stride),
+            _per_axis("padding", padding, axes, 0),
+            validate.flag("ceil_mode", ceil),
+            validate.flag("count_include_pad", include),
+        )
+        return _batched(axes, x, lambda x: OPERATORS["avg_pool"](x, *window))
 
     def function(
         input: Any,  # noqa: A002 - torch's name
@@ -224,8 +254,9 @@ def _lp(axes: int) -> Function:
         ceil_mode: bool = False,
     ) -> Any:
         kernel = _per_axis("kernel_size", kernel_size, axes)
-        window = kernel, _steps(kernel, stride), ceil_mode
-        return _batched(axes, input, lambda x: OPERATORS["lp_pool"](x, float(norm_type), *window))
+        window = kernel, _steps(kernel, stride), validate.flag("ceil_mode", ceil_mode)
+        norm = validate.positive("norm_type", norm_type)
+        return _batched(axes, input, lambda x: OPERATORS["lp_pool"](x, norm, *window))
 
     return _named(function, "lp_pool", axes)
 
@@ -308,6 +339,8 @@ def patch(model: Any) -> Any:
     >>> patched(torch.ones(1, 64, 112, 112)).shape
     torch.Size([1, 64, 56, 56])
     """
+    if not isinstance(model, torch.nn.Module):
+        raise GpupoolTypeError(f"model must be a torch.nn.Module, not {type(model).__name__}")
     for name, layer in list(model.named_modules(remove_duplicate=False)):
         function = LAYERS.get(type(layer))
         if function is None:
@@ -316,12 +349,18 @@ def patch(model: Any) -> Any:
             print(f"{name}: {layer} stays: {reason}")
             continue
         _, *names = inspect.signature(function).parameters
-        model = _swap(model, name, Pool(function, {n: getattr(layer, n) for n in names}))
+        pool = Pool(function, {n: getattr(layer, n) for n in names}).train(layer.training)
+        model = _swap(model, name, pool)
         print(f"{name}: {layer} -> gpupool")
     return model
 
 
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
 def _kept(layer: Any) -> str | None:
+    if any(getattr(layer, hooks) for hooks in _HOOKS):
+        return "hooks are registered on it"
     if getattr(layer, "divisor_override", None) is not None:
         return "divisor_override"
     sizes = getattr(layer, "output_size", 1)

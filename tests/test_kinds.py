@@ -151,6 +151,27 @@ def test_tensors_that_are_no_plain_values_are_refused(torch, what):
         gpupool.max_pool(make(torch), 2)
 
 
+@pytest.mark.parametrize("mode", ["no_grad", "inference_mode"])
+def test_gradients_matter_only_where_they_are_recorded(torch, mode):
+    x = torch.nn.Parameter(torch.randn(1, 1, 4))
+    out = torch.empty(1, 1, 3, requires_grad=True)
+    with getattr(torch, mode)():
+        y = gpupool.max_pool(x, 2, out=out)
+        assert y is out
+        assert torch.equal(y, torch.nn.functional.max_pool1d(x, 2, 1))
+        assert not gpupool.max_pool(x, 2).requires_grad
+
+
+def test_tensors_without_values_are_refused(torch):
+    subclasses = pytest.importorskip("torch._subclasses.fake_tensor")
+    with subclasses.FakeTensorMode():
+        fake = torch.empty(1, 1, 4)
+    with pytest.raises(gpupool.GpupoolTypeError, match=r"FakeTensor has no values.*gpupool\.torch"):
+        gpupool.max_pool(fake, 2)
+    with pytest.raises(gpupool.GpupoolTypeError, match="no values"):
+        torch.vmap(lambda row: gpupool.max_pool(row[None], 2)[0])(torch.ones(3, 1, 4))
+
+
 def test_kinds_do_not_mix(torch, jax):
     x = np.ones((1, 1, 4), np.float32)
     with pytest.raises(gpupool.GpupoolTypeError, match="numpy array and out a torch"):

@@ -152,11 +152,53 @@ def test_pads_above_half_of_the_window_name_no_position():
         (lambda x: ours.max_pool2d(x, [2, 2, 2]), GpupoolValueError),
         (lambda x: ours.max_pool2d(x, 0), GpupoolValueError),
         (lambda x: ours.max_pool2d(x.requires_grad_(), 2), GpupoolTypeError),
+        (lambda x: torch.ops.gpupool.lp_pool(x.requires_grad_(), 2.0, [2, 2], [2, 2], False),
+         GpupoolTypeError),
+        (ours.patch, GpupoolTypeError),
     ],
-)
+)  # fmt: skip
 def test_what_is_not_supported_is_refused(call, error):
     with pytest.raises(error):
         call(torch.ones(1, 1, 8, 8))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x: ours.max_pool2d(x.numpy(), 2), "input must be a torch tensor, not ndarray"),
+        (lambda x: ours.adaptive_avg_pool2d(x.numpy(), 1), "input must be a torch tensor"),
+        (lambda x: ours.max_pool2d(x, 2.0), "kernel_size must be an integer"),
+        (lambda x: ours.max_pool2d(x, None), "kernel_size must be an integer"),
+        (lambda x: ours.max_pool2d(x, 2, "1"), "stride must be an integer"),
+        (lambda x: ours.max_pool2d(x, 2, padding=-1), "padding = -1 is outside"),
+        (lambda x: ours.max_pool2d(x, 2, dilation=(1, 0)), "dilation = 0 is outside"),
+        (lambda x: ours.max_pool2d(x, 2, ceil_mode="no"), "ceil_mode must be"),
+        (lambda x: ours.avg_pool2d(x, 2, count_include_pad=2), "count_include_pad = 2"),
+        (lambda x: ours.lp_pool2d(x, "2", 2), "norm_type must be a number"),
+        (lambda x: ours.lp_pool2d(x, 0, 2), "norm_type = 0"),
+        (lambda x: ours.adaptive_avg_pool2d(x, (1, 1, 1)), "each of 2 axes"),
+        (lambda x: ours.adaptive_max_pool2d(x, (1,)), "each of 2 axes"),
+    ],
+)
+def test_mistakes_are_told_in_torch_s_terms(call, message):
+    with pytest.raises((GpupoolTypeError, GpupoolValueError), match=message):
+        call(torch.ones(1, 1, 8, 8))
+
+
+def test_what_torch_takes_for_a_stride_or_a_kernel_is_taken():
+    x = torch.randn(1, 2, 9, 9)
+    for stride in (None, (), [], torch.Size([])):
+        assert torch.equal(ours.max_pool2d(x, 3, stride), theirs.max_pool2d(x, 3))
+    assert torch.equal(ours.max_pool2d(x, np.int64(3), (2,)), theirs.max_pool2d(x, 3, 2))
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_tensor_that_requires_grad_is_taken_where_nothing_is_recorded(mode):
+    x = torch.randn(1, 2, 9, 9, requires_grad=True)
+    with mode():
+        y = ours.max_pool2d(x, 3)
+        assert torch.equal(y, theirs.max_pool2d(x, 3))
+    assert not y.requires_grad
 
 
 # torch.library and torch.compile
@@ -225,20 +267,23 @@ def test_patch_leaves_what_would_differ(capsys):
         nn.AdaptiveAvgPool2d((1, None)),
         nn.LPPool2d(1, 2),
         nn.LPPool2d(2, 2, ceil_mode=True),
+        nn.MaxPool2d(2),
         nn.FractionalMaxPool2d(2, output_size=3),
     ]
+    kept[5].register_forward_hook(lambda *_: None)
     model = ours.patch(nn.Sequential(*kept))
     assert list(model) == kept
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 5
+    assert len(lines) == 6
+    assert lines[5].endswith("stays: hooks are registered on it")
     assert all("stays: " in line for line in lines)
 
 
 def test_patch_takes_a_lone_layer_and_one_that_is_used_twice():
     assert isinstance(ours.patch(torch.nn.MaxPool1d(2)), ours.Pool)
-    pool = torch.nn.MaxPool1d(2)
+    pool = torch.nn.MaxPool1d(2).eval()
     model = ours.patch(torch.nn.Sequential(pool, torch.nn.Identity(), pool))
-    assert all(isinstance(model[i], ours.Pool) for i in (0, 2))
+    assert all(isinstance(model[i], ours.Pool) and not model[i].training for i in (0, 2))
 
 
 def test_a_compiled_model_gives_the_same_output():
