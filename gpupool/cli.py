@@ -27,6 +27,7 @@ from gpupool import device, files, folder, images, opset, problem, validate, ver
 from gpupool import run as models
 from gpupool.dtypes import BFLOAT16, DTYPES
 from gpupool.errors import GpupoolError
+from gpupool.placement import DEVICES, on_gpu
 from gpupool.terminal import by_x, complain, integers, printable, progress, say
 
 if TYPE_CHECKING:
@@ -216,7 +217,7 @@ def _pool_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--device",
-        choices=("auto", "cpu", "gpu"),
+        choices=DEVICES,
         default="auto",
         help="auto, the default, takes the GPU where there is one",
     )
@@ -276,10 +277,7 @@ def _job(args: argparse.Namespace) -> Job:
     attributes = _attributes(args)
     if args.indices is not None:
         attributes["return_indices"] = True
-    off = "not asked for" if args.device == "cpu" else device.gpu_reason()
-    if args.device == "gpu" and off:
-        raise GpupoolError(f"--device gpu: {off}")
-    return Job(args.op, attributes, off is None, args.force, args.indices)
+    return Job(args.op, attributes, on_gpu(args.device), args.force, args.indices)
 
 
 def _image_job(args: argparse.Namespace) -> Job:
@@ -362,15 +360,15 @@ def _pool_folder(args: argparse.Namespace) -> int:
     """Pool every image of a folder under its own name into another; name what fails and go on."""
     job = _image_job(args)
     sources, others = images.in_folder(args.input)
-    args.output.mkdir(exist_ok=True)
     done = 0
-    for source in progress(sources, "pooling"):
-        try:
-            _pool_one_image(job, source, args.output / source.name)
-        except Exception as error:
-            complain(error, debug=args.debug, about=source.name)
-        else:
-            done += 1
+    with files.folder(args.output):
+        for source in progress(sources, "pooling"):
+            try:
+                _pool_one_image(job, source, args.output / source.name)
+            except Exception as error:
+                complain(error, debug=args.debug, about=source.name)
+            else:
+                done += 1
     say(
         f"{done} of {len(sources)} images pooled into {args.output}"
         + (f"; {others} other entries left alone" if others else "")
@@ -456,7 +454,7 @@ def _verify_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the random calls (0)")
     parser.add_argument(
         "--device",
-        choices=("auto", "cpu", "gpu"),
+        choices=DEVICES,
         default="auto",
         help="cpu leaves the GPU out, gpu insists on it, auto takes it where there is one",
     )

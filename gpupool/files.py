@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import warnings
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
@@ -55,6 +55,29 @@ def _mapped(path: Path) -> np.ndarray[Any, Any]:
 def write_array(file: BinaryIO, array: np.ndarray[Any, Any]) -> None:
     """Write an array in .npy format."""
     np.lib.format.write_array(file, array, allow_pickle=False)
+
+
+@contextmanager
+def folder(path: Path) -> Iterator[None]:
+    """Make a folder for outputs, where there is none; one that stays empty goes again.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> outputs = Path(tempfile.mkdtemp()) / "outputs"
+    >>> with folder(outputs):
+    ...     outputs.is_dir()
+    True
+    >>> outputs.exists()
+    False
+    """
+    made = not path.exists()
+    path.mkdir(exist_ok=True)
+    try:
+        yield
+    finally:
+        if made:
+            with suppress(OSError):  # what is not empty cannot be removed so
+                path.rmdir()
 
 
 def check_target(path: Path, *, force: bool) -> None:

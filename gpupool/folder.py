@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 
 from gpupool import device, files, images, preprocessing, validate
-from gpupool.errors import GpupoolError, GpupoolTypeError, GpupoolValueError
+from gpupool.errors import GpupoolTypeError, GpupoolValueError
+from gpupool.placement import DEVICES, on_gpu
 from gpupool.terminal import by_x, complain, integers, numbers, printable, progress, say
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--threads", metavar="N", type=int, help="that decode (one for each CPU)")
     parser.add_argument(
         "--device",
-        choices=("auto", "cpu", "gpu"),
+        choices=DEVICES,
         default="auto",
         help="auto, the default, takes the GPU where there is one",
     )
@@ -67,9 +68,7 @@ def run(args: Namespace) -> int:
     chosen = {name: getattr(args, name) for name in OPTIONS if getattr(args, name) is not None}
     preprocessing.resolve((1, 2**30, 2**30, 3), "uint8", **chosen)  # before any file is read
     threads = os.cpu_count() or 1 if args.threads is None else args.threads
-    off = "not asked for" if args.device == "cpu" else device.gpu_reason()
-    if args.device == "gpu" and off:
-        raise GpupoolError(f"--device gpu: {off}")
+    gpu = on_gpu(args.device)
     if args.output.suffix.lower() != ".npy":
         raise GpupoolValueError(f"{args.output}: OUT must end in .npy")
     sources, _ = images.in_folder(args.input)
@@ -83,7 +82,7 @@ def run(args: Namespace) -> int:
         ahead = _ahead(pool, sources, 2 * threads)
         for source in progress(sources, "preprocessing"):
             try:
-                row = _preprocessed(next(ahead).result(), gpu=off is None, chosen=chosen)
+                row = _preprocessed(next(ahead).result(), gpu=gpu, chosen=chosen)
                 rows.check(row)
             except Exception as error:
                 complain(error, debug=args.debug, about=source.name)
@@ -97,7 +96,7 @@ def run(args: Namespace) -> int:
     seconds = time.perf_counter() - start
     say(
         f"{rows.count} of {len(sources)} images in {args.output} on the "
-        f"{'CPU' if off else 'GPU'}, {by_x(rows.shape)} {rows.dtype}, {seconds:.2f} s, "
+        f"{'GPU' if gpu else 'CPU'}, {by_x(rows.shape)} {rows.dtype}, {seconds:.2f} s, "
         f"{rows.count / seconds:.1f} images/s"
     )
     return 0 if rows.count == len(sources) else 1

@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from gpupool import device, ops, validate
+from gpupool import device, ops
 from gpupool import opset as opsets
 from gpupool.errors import GpupoolError, GpupoolTypeError, GpupoolValueError
 
@@ -138,20 +138,6 @@ def _about(name: str, op: str) -> Iterator[None]:
         yield
     except GpupoolError as error:
         raise type(error)(f"node {name} ({op}): {error}") from error
-
-
-def on_gpu(name: str) -> bool:
-    """Return whether ``device=name`` means the GPU; "gpu" is an error where there is none.
-
-    >>> on_gpu("cpu")
-    False
-    """
-    if validate.choice("device", name, ("auto", "cpu", "gpu")) == "cpu":
-        return False
-    reason = device.gpu_reason()
-    if reason is not None and name == "gpu":
-        raise GpupoolError(f"device = 'gpu': {reason}")
-    return reason is None
 
 
 def default_opset(model: Any) -> int:

@@ -14,8 +14,9 @@ from onnx import helper
 from onnx.reference.op_run import OpRun
 
 from gpupool.dtypes import DTYPES, DType
-from gpupool.nodes import PoolingNode, on_gpu
+from gpupool.nodes import PoolingNode
 from gpupool.opset import NEWEST, OPERATORS
+from gpupool.placement import on_gpu
 from gpupool.session import Difference, NodeTime, Profile, Session
 
 __all__ = [

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpupool import files
 from gpupool.errors import GpupoolError, GpupoolValueError
+from gpupool.placement import DEVICES
 from gpupool.terminal import by_x, printable, say
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--profile", action="store_true", help="print each pooling node's time")
     parser.add_argument(
         "--device",
-        choices=("auto", "cpu", "gpu"),
+        choices=DEVICES,
         default="auto",
         help="of the pooling nodes; auto, the default, takes the GPU where there is one",
     )
@@ -69,6 +70,8 @@ def run(args: Namespace) -> int:
     feeds = _read(session, args.input)
     targets = _targets(session.output_names, args.output_dir)
     with ExitStack() as stack:
+        if args.output_dir is not None:
+            stack.enter_context(files.folder(args.output_dir))
         opened = [stack.enter_context(files.whole(path, force=args.force)) for path in targets]
         if args.profile:
             session.run(None, feeds)  # a first run compiles kernels and touches memory
@@ -111,7 +114,6 @@ def _targets(names: Sequence[str], folder: Path | None) -> list[Path]:
     """Return a file in ``folder`` for each output, whatever characters its name has."""
     if folder is None:
         return []
-    folder.mkdir(exist_ok=True)
     targets: list[Path] = []
     for i, name in enumerate(names):
         path = folder / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', name).lstrip('.') or 'output'}.npy"

@@ -21,7 +21,8 @@ from onnx import TensorProto, helper, numpy_helper, utils
 from gpupool import model as models
 from gpupool.dtypes import BFLOAT16
 from gpupool.errors import GpupoolError, GpupoolValueError
-from gpupool.nodes import PoolingNode, checked_feeds, default_opset, is_pooling, on_gpu
+from gpupool.nodes import PoolingNode, checked_feeds, default_opset, is_pooling
+from gpupool.placement import on_gpu
 
 Array = np.ndarray[Any, Any]
 

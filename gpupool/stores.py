@@ -28,7 +28,10 @@ from gpupool.errors import GpupoolError, GpupoolMemoryError, GpupoolValueError
 from gpupool.terminal import progress
 
 SHARE = 4
-"""The part of a worker's memory that one block, input and outputs, may take: one over this."""
+"""How many times a block, input and outputs, a worker has to have room for."""
+
+OWN = 192 * 2**20
+"""Bytes that a worker takes without any block: with less, dask ends and restarts it for ever."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class Workers:
             return None
         try:
             return int(parse_bytes(self.memory))
-        except ValueError:
+        except (ValueError, OverflowError):
             raise GpupoolValueError(
                 f"memory = {self.memory!r} is not a size such as 512MiB or 2GiB"
             ) from None
@@ -77,6 +80,7 @@ def pool(
     interrupted leaves no store, and the next one starts over.
     """
     limit = workers.limit
+    _check_apart(source, targets)
     x = _opened(source)
     moved = x.map_blocks(device.to_device, meta=x._meta) if gpu else x
     result = getattr(gpupool.dask, function)(moved, **attributes)
@@ -104,7 +108,7 @@ def _opened(path: Path) -> Any:
     except Exception as error:  # zarr lets many classes through for a damaged store
         reason = " ".join(str(error).split())
         raise GpupoolValueError(f"{path}: not a readable zarr array: {reason}") from error
-    find(str(path), array.dtype)
+    find(f"dtype of {path}", array.dtype)
     return da.from_zarr(array)
 
 
@@ -116,10 +120,12 @@ def _regular(y: Any) -> Any:
 def _check_memory(x: Any, outputs: list[Any], limit: int | None) -> None:
     block = prod(x.chunksize) * x.dtype.itemsize
     block += sum(prod(y.chunksize) * y.dtype.itemsize for y in outputs)
-    if limit is not None and block * SHARE > limit:
+    needed = OWN + block * SHARE
+    if limit is not None and needed > limit:
         raise GpupoolMemoryError(
             f"a chunk and its outputs take {format_bytes(block)}, and a worker needs {SHARE} times "
-            f"that: give each {format_bytes(block * SHARE)}, or cut the input into smaller chunks"
+            f"that and {format_bytes(OWN)} for itself: give each {format_bytes(needed)}, not "
+            f"{format_bytes(limit)}, or cut the input into smaller chunks"
         )
 
 
@@ -171,17 +177,37 @@ def whole_store(path: Path, *, force: bool) -> Iterator[Path]:
     """
     _check_target(path, force=force)
     target = path.resolve()
-    token = secrets.token_hex(8)
-    part, old = (target.with_name(f".gpupool-{token}.{end}") for end in ("part", "old"))
+    part = target.with_name(f".gpupool-{secrets.token_hex(8)}.part")
     try:
         yield part
         _check_target(path, force=force)
-        if target.exists():
-            target.rename(old)
-        part.rename(target)
+        _move(part, target)
     finally:
-        for folder in (part, old):
-            shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _move(part: Path, target: Path) -> None:
+    """Rename a store; the one that it replaces comes back unless that succeeds."""
+    if not target.exists():
+        part.rename(target)
+        return
+    old = part.with_suffix(".old")
+    target.rename(old)
+    try:
+        part.rename(target)
+    except BaseException:
+        old.rename(target)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _check_apart(source: Path, targets: tuple[Path, ...]) -> None:
+    """Refuse to replace what is read, and to write into it."""
+    own = source.resolve()
+    for path in targets:
+        target = path.resolve()
+        if own == target or own in target.parents or target in own.parents:
+            raise GpupoolValueError(f"{path} and the input {source} share a folder: name another")
 
 
 def _check_target(path: Path, *, force: bool) -> None:
@@ -189,5 +215,15 @@ def _check_target(path: Path, *, force: bool) -> None:
         raise GpupoolValueError(f"{path}: the folder {path.parent} does not exist")
     if path.exists() and not force:
         raise GpupoolValueError(f"{path}: exists already; --force replaces it")
-    if path.exists() and not any((path / name).is_file() for name in ("zarr.json", ".zarray")):
-        raise GpupoolValueError(f"{path}: exists and is not a zarr array")
+    if path.exists() and not _is_array(path):
+        raise GpupoolValueError(
+            f"{path}: exists and is not a zarr array, and nothing else is replaced"
+        )
+
+
+def _is_array(path: Path) -> bool:
+    try:
+        zarr.open_array(path, mode="r")
+    except Exception:  # many classes, for whatever is there instead
+        return False
+    return True

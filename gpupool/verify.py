@@ -20,6 +20,7 @@ from gpupool import device, ops, opset, tolerance
 from gpupool.dtypes import DTYPES, find
 from gpupool.errors import GpupoolError
 from gpupool.peers import PEERS, Case, RefusedError, missing, unreliable
+from gpupool.placement import on_gpu
 from gpupool.problem import Problem, UnpoolProblem, resolve
 from gpupool.window import AUTO_PADS
 
@@ -500,11 +501,9 @@ def judges(where: str) -> list[list[str]]:
     First the GPU, unless it is not there or not wanted, on any calls; then the installed peers, on
     plain ones.
     """
-    reason = "not asked for" if where == "cpu" else device.gpu_reason()
-    if where == "gpu" and reason:
-        raise GpupoolError(f"--device gpu: {reason}")
-    rounds = [[] if reason else ["gpu"], installed()]
+    rounds = [["gpu"] if on_gpu(where) else [], installed()]
     if not any(rounds):
+        reason = "not asked for" if where == "cpu" else device.gpu_reason()
         raise GpupoolError(
             f"there is nothing to compare the CPU oracle with: no GPU ({reason}), no onnxruntime "
             f'and no torch; pip install "gpupool[onnx]"'

@@ -319,6 +319,16 @@ def test_a_folder_of_good_images_succeeds(gpupool_):
     assert gpupool_("pool", "in", "out", "--op", "global-max", "--force").status == 0
 
 
+def test_a_folder_in_which_nothing_could_be_written_goes_again(gpupool_):
+    Path("in").mkdir()
+    Path("in/a.png").write_bytes(b"not an image")
+    assert gpupool_("pool", "in", "out", "--op", "global-max").status == 1
+    assert not Path("out").exists()
+    Path("mine").mkdir()
+    assert gpupool_("pool", "in", "mine", "--op", "global-max").status == 1
+    assert Path("mine").is_dir()
+
+
 def test_a_folder_without_images_is_refused(gpupool_):
     Path("in").mkdir()
     result = gpupool_("pool", "in", "out", "--op", "global-max")
@@ -455,7 +465,7 @@ def test_help_and_version(gpupool_):
 def test_device_gpu_is_refused_with_the_reason_where_there_is_none(gpupool_, x, monkeypatch):
     monkeypatch.setattr(device, "gpu_reason", lambda: "no card; buy one")
     argv = ("pool", "x.npy", "y.npy", "--op", "global-max", "--device")
-    assert refused(gpupool_(*argv, "gpu"), 1, "--device gpu: no card; buy one")
+    assert refused(gpupool_(*argv, "gpu"), 1, "device = 'gpu': no card; buy one")
     monkeypatch.setattr(device, "fault", lambda: device.Fault("no card", "buy one"))
     result = gpupool_(*argv, "auto")
     assert result.status == 0

@@ -7,6 +7,7 @@ import logging
 import math
 import os
 import secrets
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -315,8 +316,7 @@ def content(path: Path) -> np.ndarray[Any, Any]:
 
 def test_the_command_pools_a_store_on_two_workers(store, capsys):
     y, positions = (store.with_name(name) for name in ("y.zarr", "i.zarr"))
-    y.mkdir()
-    (y / "zarr.json").write_text("an older store")
+    shutil.copytree(store, y)  # an older store
     options = ("--op", "max", "--kernel", 3, "--stride", 2, "--pad", 1, "--device", "cpu")
     workers = ("--workers", 2, "--memory", "1GiB", "--indices", positions, "--force")
     assert command(store, y, *options, *workers) == 0
@@ -345,22 +345,65 @@ def test_a_failure_leaves_nothing_under_the_final_name(store, monkeypatch):
     ("target", "options", "status", "message"),
     [
         ("y.npy", ("--kernel", 2), 2, "must end in .zarr"),
-        ("x.zarr", ("--kernel", 2), 1, "exists already"),
+        ("taken.zarr", ("--kernel", 2), 1, "exists already"),
         ("folder", ("--kernel", 2), 2, "must end in .zarr"),
         ("folder.zarr", ("--kernel", 2, "--force"), 1, "not a zarr array"),
         ("no/y.zarr", ("--kernel", 2), 1, "does not exist"),
         ("y.zarr", ("--kernel", 99), 1, "larger than the padded input"),
+        ("x.zarr", ("--kernel", 2, "--force"), 1, "share a folder"),
+        ("x.zarr/y.zarr", ("--kernel", 2), 1, "share a folder"),
+        ("y.zarr", ("--kernel", 2, "--indices", "x.zarr", "--force"), 1, "share a folder"),
+        ("group.zarr", ("--kernel", 2, "--force"), 1, "not a zarr array"),
         ("y.zarr", ("--kernel", 2, "--memory", "1KiB"), 1, "smaller chunks"),
+        (
+            "y.zarr",
+            ("--kernel", 2, "--memory", "100MiB"),
+            1,
+            "192.00 MiB for itself: give each 192.",
+        ),
         ("y.zarr", ("--kernel", 2, "--memory", "much"), 1, "such as 512MiB"),
+        ("y.zarr", ("--kernel", 2, "--memory", "1e400"), 1, "such as 512MiB"),
         ("y.zarr", ("--kernel", 2, "--workers", 0), 1, "workers = 0"),
         ("y.zarr", ("--kernel", 2, "--indices", "i.npy"), 2, "must end in .zarr"),
     ],
 )
-def test_bad_usage_of_stores_is_named(store, capsys, target, options, status, message):
-    (store.parent / "folder.zarr").mkdir()
-    assert command(store, store.parent / target, "--op", "max", *options) == status
+def test_bad_usage_of_stores_is_named(store, monkeypatch, capsys, target, options, status, message):
+    import zarr
+
+    monkeypatch.chdir(store.parent)
+    Path("folder.zarr").mkdir()
+    shutil.copytree(store, "taken.zarr")
+    zarr.create_group("group.zarr")
+    before = sorted(Path().rglob("*"))
+    assert command("x.zarr", target, "--op", "max", *options) == status
     assert message in capsys.readouterr().err
-    assert not (store.parent / "y.zarr").exists()
+    assert sorted(Path().rglob("*")) == before
+
+
+def test_a_dtype_that_no_operator_takes_is_named(store, capsys):
+    import zarr
+
+    zarr.create_array(store.with_name("i.zarr"), shape=(1, 1, 4), dtype="i4")
+    assert command(store.with_name("i.zarr"), store.with_name("y.zarr"), "--op", "global-max") == 1
+    assert "dtype of " in (error := capsys.readouterr().err)
+    assert "i.zarr = int32 is not supported" in error
+
+
+def test_a_store_that_cannot_take_its_name_leaves_the_older_one(store, monkeypatch):
+    from gpupool import stores
+
+    rename = Path.rename
+
+    def fail(path: Path, target: Path) -> Path:
+        if path.suffix == ".part":
+            raise KeyboardInterrupt
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", fail)
+    with pytest.raises(KeyboardInterrupt), stores.whole_store(store, force=True) as part:
+        part.mkdir()
+    assert_bitwise(content(store), sample())
+    assert [path.name for path in store.parent.iterdir()] == ["x.zarr"]
 
 
 @pytest.mark.parametrize("content", ["nothing", "garbage"])

@@ -32,6 +32,7 @@ ORDER = (
     "interchange",
     "planned",
     "ops",
+    "placement",
     "preprocessing",
     "tolerance",
     "peers",

@@ -145,7 +145,7 @@ def test_a_failed_run_leaves_nothing_behind(run: Any) -> None:
     np.save("x.npy", X[..., :1])
     argv = ("model.onnx", "--input", "x=x.npy", "--output-dir", "out")
     assert refused(run(*argv), 1, "(MaxPool): the window is larger")
-    assert list(Path("out").iterdir()) == []
+    assert not Path("out").exists()
 
 
 def test_without_onnx_the_remedy_is_named(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:

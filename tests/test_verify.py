@@ -374,7 +374,7 @@ def test_cpu_leaves_the_gpu_out(command: Any, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (("--device", "gpu"), 1, "--device gpu: no card here"),
+        (("--device", "gpu"), 1, "device = 'gpu': no card here"),
         (("--device", "auto"), 1, "nothing to compare the CPU oracle with: no GPU (no card here)"),
         (("--device", "cpu"), 1, "no GPU (not asked for), no onnxruntime and no torch"),
         (("--n", "0"), 2, "--n 0: too small"),
