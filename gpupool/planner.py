@@ -32,6 +32,9 @@ from gpupool.window import Axis, taps_of
 THREADS = 256
 """Threads of a block, in every kernel."""
 
+WARP = 32
+"""Threads that exchange registers, so that they need no shared memory to meet."""
+
 SHARED_BYTES = 48 * 1024
 """Shared memory that a block has without asking."""
 
@@ -67,9 +70,6 @@ SHARED_TAPS = 128
 
 STAGED_TAPS = 16
 """Planes from this many elements are worth a copy to shared memory."""
-
-STAGED_BYTES = SHARED_BYTES - THREADS * PART_BYTES
-"""Shared memory for staged planes: what a block has without asking, less the meeting place."""
 
 SEPARABLE_TAPS = 36
 """Windows from this many taps, stride 1, are cheaper by separable.cu."""
@@ -749,7 +749,7 @@ def _plan_plane(
         _bool(problem.channels_last), _bool(whole), str(load),
     )  # fmt: skip
     parameters = _parameters(problem, geometry)
-    shared = THREADS * PART_BYTES
+    shared = THREADS * PART_BYTES if problem.channels_last or workers > WARP else 0
     last = Launch(
         "plane.cu", "plane", template, ("x", "y", "indices", "workspace" if parts > 1 else ""),
         (np.int32(parts if parts > 1 else 0), parameters), (blocks, 1), shared,
@@ -808,7 +808,7 @@ def _staged_outputs(problem: PoolProblem, geometry: _Geometry, alignment: int) -
         return 0
     if not adjoin or geometry.index_type != "int" or alignment < 16:
         return 0
-    outputs = STAGED_BYTES // (size * problem.dtype.itemsize)
+    outputs = SHARED_BYTES // (size * problem.dtype.itemsize)
     return 2 ** min(outputs.bit_length() - 1, 8) if outputs >= 32 else 0
 
 
@@ -819,7 +819,7 @@ def _staged_launch(problem: PoolProblem, geometry: _Geometry, alignment: int) ->
     return Launch(
         "plane.cu", "plane_staged", template, ("x", "y", "indices"),
         (_parameters(problem, geometry),), (-(-geometry.outputs // outputs), 1),
-        THREADS * PART_BYTES + bytes_of_planes,
+        bytes_of_planes,
     )  # fmt: skip
 
 

@@ -3,12 +3,24 @@
 // A block of 256 threads serves Outputs outputs with Workers threads each. Channels first the
 // workers of an output are neighbours, so that a warp reads consecutive taps, where all windows are
 // Whole (inside the input, taps adjoining in a row) by vectors of Load elements; channels last the
-// outputs are, so that it reads consecutive channels. Partial results meet in shared memory in a fixed tree: the same input gives the same
-// bits. Few outputs with huge planes still fill the card: `plane_parts` cuts the taps of an output
-// over gridDim.y blocks, and `plane` merges those parts. Small adjoining planes, whose taps no warp
-// could read together, are copied to shared memory as a whole first: `plane_staged`.
+// outputs are, so that it reads consecutive channels. Partial results meet in a fixed tree, within a
+// warp by shuffles, else in shared memory: the same input gives the same bits. Few outputs with huge
+// planes still fill the card: `plane_parts` cuts the taps of an output over gridDim.y blocks, and
+// `plane` merges those parts. Small adjoining planes, whose taps no warp could read together, are
+// copied to shared memory as a whole first: `plane_staged`.
 // Counted cost in instructions per output: bench/results.
 #include "window.cuh"
+
+// What the lane whose number differs by `bits` holds.
+template <class T> __device__ inline T of_lane(const T& own, int bits) {
+    unsigned word[sizeof(T) / 4];
+    memcpy(word, &own, sizeof(T));
+#pragma unroll
+    for (unsigned& each : word) each = __shfl_xor_sync(0xffffffff, each, bits);
+    T other;
+    memcpy(&other, word, sizeof(T));
+    return other;
+}
 
 extern __shared__ __align__(16) unsigned char shared[];
 
@@ -18,6 +30,7 @@ struct Together {
     using T = typename Op::Element;
     const Place& place;
     static constexpr int inner = Place::axes - 1;
+    static constexpr bool neighbours = !ChannelsLast && Workers <= 32;  // of an output, in a warp
     const T* x;
     unsigned char* meeting;                 // shared memory for 256 partial results
     Index begin, end;                       // units that this block reduces, see units()
@@ -34,77 +47,105 @@ struct Together {
     // What a block can be given a share of: taps, vectors of a window of one row, or rows.
     __device__ static Index units(const Place& place) {
         if constexpr (!Whole) return place.taps();
-        return Place::axes == 1 ? place.kernel(0) / Load : place.taps() / place.kernel(inner);
+        if constexpr (Place::axes == 1) return place.kernel(0) / Load;
+        Index rows = 1;
+#pragma unroll
+        for (int a = 0; a < inner; ++a) rows *= place.kernel(a);
+        return rows;
     }
 
-    // Offset of row r of a whole window.
+    // Offset of row r of a whole window from its first tap.
     __device__ Index row_offset(Index r) const {
-        Index sum = place.first[inner];
+        Index sum = 0;
 #pragma unroll
         for (int a = inner - 1; a >= 0; --a) {
             Index above = a ? r / place.kernel(a) : 0;
-            sum += (place.first[a] + (r - above * place.kernel(a)) * place.dilation(a)) *
-                   place.w.axis[a].step;
+            sum += (r - above * place.kernel(a)) * (place.dilation(a) * place.w.axis[a].step);
             r = above;
         }
         return sum;
     }
 
-    template <class Any>
-    __device__ void read(const Any& op, typename Any::Accumulator& a, const T* from, Index code) const {
-        constexpr int bytes = Load * sizeof(T), words = bytes < 4 ? 1 : bytes / 4;
-        if constexpr (Load == 1) {
-            a = op.merge(a, op.lift(value(*from), code));
-        } else {
-            unsigned word[words];
-            load_words<bytes>(from, word);
+    // Load neighbouring taps.
+    struct Unit {
+        static constexpr int bytes = Load * sizeof(T), words = bytes < 4 ? 1 : bytes / 4;
+        T element;
+        unsigned word[words];
+
+        __device__ void load(const T* from) {
+            if constexpr (Load == 1) element = *from;
+            else load_words<bytes>(from, word);
+        }
+        template <class Any>
+        __device__ void merge(const Any& op, typename Any::Accumulator& a, Index code) const {
 #pragma unroll
             for (int e = 0; e < Load; ++e)
-                a = op.merge(a, op.lift(Words<T>::value(word, e), code + e));
+                a = op.merge(a, op.lift(Load == 1 ? value(element) : Words<T>::value(word, e), code + e));
+        }
+    };
+
+    // The first tap of a unit.
+    struct Tap {
+        Index offset, code;
+    };
+
+    // Merges the units first, first + step, ... below last, a few of them in flight at once.
+    template <class Any, class At>
+    __device__ void reduce(const Any& op, typename Any::Accumulator& a, Index first, Index last,
+                           int step, const T* from, At at) const {
+        constexpr int flight = 4;
+        for (; first + (flight - 1) * step < last; first += flight * step) {
+            Unit units[flight];
+#pragma unroll
+            for (int f = 0; f < flight; ++f) units[f].load(from + at(first + f * step).offset);
+#pragma unroll
+            for (int f = 0; f < flight; ++f) units[f].merge(op, a, at(first + f * step).code);
+        }
+#pragma unroll 1
+        for (; first < last; first += step) {
+            Unit unit;
+            unit.load(from + at(first).offset);
+            unit.merge(op, a, at(first).code);
         }
     }
 
     template <class Any> __device__ typename Any::Accumulator operator()(const Any& op) const {
         auto accumulator = op.start();
+        Index first = begin + worker();
         if constexpr (!Whole) {
-            for (Index i = begin + worker(); i < end; i += Workers) {
+            reduce(op, accumulator, first, end, Workers, x, [&](Index i) {
                 long long unused = 0;
-                read(op, accumulator, x + place.offset(i, unused), i);
-            }
-        } else if constexpr (Place::axes == 1) {
-            const T* from = x + place.first[0];
-#pragma unroll 4
-            for (Index i = begin + worker(); i < end; i += Workers)
-                read(op, accumulator, from + i * Load, i * Load);
+                return Tap{place.offset(i, unused), i};
+            });
         } else {
-            whole_rows(op, accumulator);
+            const T* from = x;
+#pragma unroll
+            for (int a = 0; a <= inner; ++a) from += place.first[a] * place.w.axis[a].step;
+            if constexpr (Place::axes == 1)
+                reduce(op, accumulator, first, end, Workers, from,
+                       [](Index i) { return Tap{i * Load, i * Load}; });
+            else
+                whole_rows(op, accumulator, from);
         }
         return meet(op, accumulator);
     }
 
-    // Short rows are read side by side, Columns vectors each, long ones by all workers in turn.
+    // Short rows are read side by side, 2^log workers each, long ones by all workers in turn.
     template <class Any>
-    __device__ void whole_rows(const Any& op, typename Any::Accumulator& a) const {
+    __device__ void whole_rows(const Any& op, typename Any::Accumulator& a, const T* from) const {
         Index width = place.kernel(inner), vectors = width / Load;
-        int columns = vectors < Workers ? 1 << (32 - __clz(static_cast<int>(vectors) - 1)) : Workers;
-        Index column = worker() % columns;
+        int log = 32 - __clz((vectors < Workers ? static_cast<int>(vectors) : Workers) - 1);
+        Index columns = Index(1) << log, column = worker() & (columns - 1);
+        auto tap = [&](Index r, Index c) {
+            return Tap{row_offset(r) + c * Load, r * width + c * Load};
+        };
         if (vectors <= columns) {
-            if (column >= vectors) return;
-            const int step = Workers / columns;
-            Index r = begin + worker() / columns;
-            const T* from = x + row_offset(r) + column * Load;
-            const Index down = step * place.dilation(inner - 1) * place.w.axis[inner - 1].step;
-#pragma unroll 4
-            for (; r < end; r += step) {
-                read(op, a, Place::axes == 2 ? from : x + row_offset(r) + column * Load,
-                     r * width + column * Load);
-                from += down;
-            }
+            if (column < vectors)
+                reduce(op, a, begin + (worker() >> log), end, Workers >> log, from,
+                       [&](Index r) { return tap(r, column); });
         } else {
             for (Index r = begin; r < end; ++r)
-#pragma unroll 4
-                for (Index c = column; c < vectors; c += Workers)
-                    read(op, a, x + row_offset(r) + c * Load, r * width + c * Load);
+                reduce(op, a, column, vectors, Workers, from, [&](Index c) { return tap(r, c); });
         }
     }
 
@@ -119,7 +160,12 @@ struct Together {
     // Merges the workers of every output of the block; all of them get the result.
     template <class Any, class Accumulator>
     __device__ Accumulator meet(const Any& op, Accumulator accumulator) const {
-        if constexpr (Workers == 1) return accumulator;
+        if constexpr (neighbours) {
+#pragma unroll
+            for (int half = Workers / 2; half > 0; half /= 2)
+                accumulator = op.merge(accumulator, of_lane(accumulator, half));
+            return accumulator;
+        }
         Accumulator* seats = reinterpret_cast<Accumulator*>(meeting);
         int own = worker() * Outputs + slot();
         __syncthreads();
@@ -132,7 +178,10 @@ struct Together {
         return seats[slot()];
     }
 
-    __device__ bool any(bool wanted) const { return __syncthreads_or(wanted); }
+    __device__ bool any(bool wanted) const {
+        if constexpr (Workers == 1) return wanted;
+        return neighbours ? __any_sync(0xffffffff, wanted) : __syncthreads_or(wanted);
+    }
 };
 
 template <class Op, int Axes, class Index, int Outputs, int Workers, bool ChannelsLast, bool Whole,
@@ -140,7 +189,7 @@ template <class Op, int Axes, class Index, int Outputs, int Workers, bool Channe
 __global__ void __launch_bounds__(256)
 plane_parts(const typename Op::Element* __restrict__ x, typename Op::Accumulator* __restrict__ parts,
             const __grid_constant__ Window<Axes, Index> w) {
-    using Output = Place<Axes, Index, Sizes<0>, Sizes<0>, ChannelsLast>;
+    using Output = Place<Axes, Index, Sizes<0>, Sizes<0>, ChannelsLast, Whole>;
     using Block = Together<Op, Output, Index, Outputs, Workers, ChannelsLast, Whole, Load>;
     Index n = static_cast<Index>(blockIdx.x) * Outputs + Block::slot();
     bool active = n < w.outputs;
@@ -160,7 +209,7 @@ __global__ void __launch_bounds__(256)
 plane(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
       long long* __restrict__ indices, const typename Op::Accumulator* __restrict__ parts,
       int part_count, const __grid_constant__ Window<Axes, Index> w) {
-    using Output = Place<Axes, Index, Sizes<0>, Sizes<0>, ChannelsLast>;
+    using Output = Place<Axes, Index, Sizes<0>, Sizes<0>, ChannelsLast, Whole>;
     using Block = Together<Op, Output, Index, Outputs, Workers, ChannelsLast, Whole, Load>;
     Index n = static_cast<Index>(blockIdx.x) * Outputs + Block::slot();
     bool active = n < w.outputs;
@@ -184,9 +233,9 @@ __global__ void __launch_bounds__(256)
 plane_staged(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
              long long* __restrict__ indices, const __grid_constant__ Window<1, int> w) {
     using T = typename Op::Element;
-    using Output = Place<1, int, Sizes<0>, Sizes<0>, false>;
+    using Output = Place<1, int, Sizes<0>, Sizes<0>, false, true>;
     using Block = Together<Op, Output, int, Outputs, Workers, false, true, 1>;
-    T* planes = reinterpret_cast<T*>(shared + 256 * 16);
+    T* planes = reinterpret_cast<T*>(shared);
     int first = blockIdx.x * Outputs, size = w.axis[0].size;
     int here = w.outputs - first < Outputs ? static_cast<int>(w.outputs - first) : Outputs;
     stage(x + static_cast<long long>(first) * size, planes, here * size);

@@ -63,8 +63,10 @@ __device__ inline Run<Index> clip(Index start, Index low, Index high, Index kern
     return {first, end > first ? end - first : 0};
 }
 
-// One output element: its window, clipped to the input, and where both lie in memory.
-template <int Axes, class Index, class Kernel, class Stride, bool ChannelsLast> struct Place {
+// One output element: its window, clipped to the input, and where both lie in memory. Inside: the
+// plan has proved that no window leaves the input.
+template <int Axes, class Index, class Kernel, class Stride, bool ChannelsLast, bool Inside = false>
+struct Place {
     static constexpr int axes = Axes;
     const Window<Axes, Index>& w;
     Index start[Axes];  // position of the first tap, in the padding or not
@@ -99,8 +101,9 @@ template <int Axes, class Index, class Kernel, class Stride, bool ChannelsLast> 
     __device__ Index dilation(int a) const { return Kernel::known ? 1 : w.axis[a].dilation; }
 
     __device__ void clip_axis(int a, Index coordinate) {
-        start[a] = coordinate * stride(a) - w.axis[a].pad_begin;
-        Run<Index> taps = clip<Index>(start[a], 0, w.axis[a].size, kernel(a), dilation(a));
+        start[a] = coordinate * stride(a) - (Inside ? 0 : w.axis[a].pad_begin);
+        Run<Index> taps{0, kernel(a)};
+        if (!Inside) taps = clip<Index>(start[a], 0, w.axis[a].size, kernel(a), dilation(a));
         first[a] = start[a] + taps.first * dilation(a);
         count[a] = taps.count;
         whole &= taps.count == kernel(a);
@@ -116,6 +119,7 @@ template <int Axes, class Index, class Kernel, class Stride, bool ChannelsLast> 
 
     // Taps that an average divides by: the valid ones, or those in the explicit padding too.
     __device__ long long counted() const {
+        if (Inside) return taps();
         long long total = 1;
 #pragma unroll
         for (int a = 0; a < Axes; ++a)

@@ -44,7 +44,9 @@ def test_a_plan_is_frozen() -> None:
 def test_equal_problems_have_one_plan() -> None:
     again = resolve("MaxPool", [1, 64, 112, 112], np.float16, **POOL)
     assert plan(again) is plan(PROBLEM)
-    assert gpupool.plan("max", PROBLEM.shape, "float16", **POOL).plan is plan(PROBLEM)
+    one, other = (gpupool.plan("max", PROBLEM.shape, "float16", **POOL).plan for _ in range(2))
+    assert one is other
+    assert one == plan(PROBLEM)
 
 
 @pytest.mark.parametrize(
