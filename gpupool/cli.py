@@ -312,7 +312,7 @@ def _pool_store(args: argparse.Namespace) -> int:
         force=job.force,
     )
     say(
-        f"{args.input.name}: {job.op} on {job.place}, {count} workers, "
+        f"{args.input.name}: {job.op} on {job.place}, {validate.counted(count, 'worker')}, "
         f"{by_x(done.before.shape)} {done.before.dtype} -> "
         f"{by_x(done.after.shape)} {done.after.dtype}, "
         f"{done.seconds:.1f} s, {done.nbytes / 1e6 / done.seconds:.1f} MB/s"
@@ -370,8 +370,8 @@ def _pool_folder(args: argparse.Namespace) -> int:
             else:
                 done += 1
     say(
-        f"{done} of {len(sources)} images pooled into {args.output}"
-        + (f"; {others} other entries left alone" if others else "")
+        f"{done} of {validate.counted(len(sources), 'image')} pooled into {args.output}"
+        + (f"; {others} other {'entry' if others == 1 else 'entries'} left alone" if others else "")
     )
     return 0 if done == len(sources) else EXIT_FAILED
 

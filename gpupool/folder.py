@@ -95,7 +95,7 @@ def run(args: Namespace) -> int:
         rows.finish()
     seconds = time.perf_counter() - start
     say(
-        f"{rows.count} of {len(sources)} images in {args.output} on the "
+        f"{rows.count} of {validate.counted(len(sources), 'image')} in {args.output} on the "
         f"{'GPU' if gpu else 'CPU'}, {by_x(rows.shape)} {rows.dtype}, {seconds:.2f} s, "
         f"{rows.count / seconds:.1f} images/s"
     )

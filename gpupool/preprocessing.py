@@ -139,8 +139,8 @@ def _per_channel(
     numbers = tuple(_float32(f"{name}[{i}]", n, positive=positive) for i, n in enumerate(value))
     if len(numbers) != channels:
         raise GpupoolValueError(
-            f"{name} has {len(numbers)} value(s), expected {channels}: one for each channel, or a "
-            f"single number for all"
+            f"{name} has {validate.counted(len(numbers), 'value')}, expected {channels}: "
+            f"one for each channel, or a single number for all"
         )
     return numbers
 
@@ -150,5 +150,5 @@ def _float32(name: str, value: object, *, positive: bool) -> float:
         number = float(np.float32(validate.number(name, value)))
     if not np.isfinite(number) or (positive and number <= 0):
         wanted = "finite and greater than 0" if positive else "finite"
-        raise GpupoolValueError(f"{name} = {value!r} must be {wanted}, as float32")
+        raise GpupoolValueError(f"{name} = {validate.shown(value)} must be {wanted}, as float32")
     return number

@@ -7,10 +7,11 @@ here; what leaves is a problem that the oracle and the kernels compute without f
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from math import prod
 from typing import Any
 
@@ -169,11 +170,25 @@ def resolve(op: str, shape: Sequence[int], dtype: object, **attributes: Any) -> 
     Output(name='Y', shape=(1, 64, 56, 56), dtype=dtype('float16'))
     """
     operator = opsets.find(op)
+    _check_names(operator.name, attributes)
     checked = validate.shape("x_shape", shape)
     problem: Problem = _RESOLVERS[operator.name](
         operator.name, checked, find("dtype of x", dtype, operator.dtypes), **attributes
     )
     return problem
+
+
+def _check_names(op: str, attributes: Iterable[str]) -> None:
+    takes = _takes(op)
+    for name in attributes:
+        if name not in takes:
+            raise TypeError(f"{op} takes no {name!r}: its attributes are {', '.join(takes)}")
+
+
+@cache
+def _takes(op: str) -> tuple[str, ...]:
+    """Return the attributes of an operator; before them come its name, x's shape and its dtype."""
+    return tuple(inspect.signature(_RESOLVERS[op]).parameters)[3:]
 
 
 def _layout(shape: tuple[int, ...], channels_last: object) -> tuple[bool, tuple[int, ...]]:
@@ -216,7 +231,7 @@ def _resolve_window(
 ) -> Window:
     n = len(spatial)
     if kernel_shape is None:
-        raise GpupoolTypeError(f"kernel_shape: {op} needs it, {n} integer(s) or one for all axes")
+        raise _missing_kernel(op, n)
     auto = validate.choice("auto_pad", auto_pad, AUTO_PADS)
     pairs = ((0, 0),) * n if pads is None else validate.pads_per_axis(pads, n)
     if auto != "NOTSET" and any(map(any, pairs)):
@@ -232,6 +247,11 @@ def _resolve_window(
         auto,
         ceil_mode,
     )
+
+
+def _missing_kernel(op: str, axes: int) -> GpupoolTypeError:
+    count = validate.counted(axes, "integer")
+    return GpupoolTypeError(f"kernel_shape: {op} needs it, {count} or one for all axes")
 
 
 def _used(value: object) -> bool:
@@ -430,7 +450,7 @@ def _max_unpool(
     last, spatial = _layout(shape, channels_last)
     n = len(spatial)
     if kernel_shape is None:
-        raise GpupoolTypeError(f"kernel_shape: {op} needs it, {n} integer(s) or one for all axes")
+        raise _missing_kernel(op, n)
     kernel = validate.per_axis("kernel_shape", kernel_shape, n, 1)
     stride = validate.per_axis("strides", 1 if strides is None else strides, n, 1)
     pairs = ((0, 0),) * n if pads is None else validate.pads_per_axis(pads, n)
@@ -480,7 +500,7 @@ def _max_roi_pool(
     op: str,
     shape: tuple[int, ...],
     dtype: DType,
-    pooled_shape: object,
+    pooled_shape: object = None,
     *,
     spatial_scale: object = 1.0,
     num_rois: object = 0,
@@ -488,6 +508,8 @@ def _max_roi_pool(
     opset: int | None = None,
 ) -> RoiProblem:
     last, rois = _roi(shape, channels_last, num_rois)
+    if pooled_shape is None:
+        raise GpupoolTypeError(f"pooled_shape: {op} needs it, 2 integers or one for both axes")
     height, width = validate.per_axis("pooled_shape", pooled_shape, 2, 1)
     scale = validate.positive("spatial_scale", spatial_scale)
     _gate(op, opset, dtype, 1, last)
@@ -574,16 +596,19 @@ def output_shape(op: str, x_shape: Sequence[int], *args: Any, **attributes: Any)
     >>> output_shape("GlobalLpPool", (2, 3, 5, 7))
     (2, 3, 1, 1)
     """
+    found = opsets.find(op).name
     if args:
-        name = "pooled_shape" if opsets.find(op).name == "MaxRoiPool" else "kernel_shape"
+        name = "pooled_shape" if found == "MaxRoiPool" else "kernel_shape"
         if len(args) > 1 or name in attributes:
             raise TypeError(f"output_shape() takes {name} once, and the rest by keyword")
         attributes[name] = args[0]
     # The shape is the same for every dtype, and only 8-bit averages take another one.
     averaged = attributes.pop("dtype", None)
-    if averaged is not None:
-        return resolve(op, x_shape, "uint8", out_dtype=averaged, **attributes).outputs[0].shape
-    return resolve(op, x_shape, "float32", **attributes).outputs[0].shape
+    if averaged is None:
+        return resolve(op, x_shape, "float32", **attributes).outputs[0].shape
+    if "out_dtype" not in _takes(found):
+        _check_names(found, ["dtype"])
+    return resolve(op, x_shape, "uint8", out_dtype=averaged, **attributes).outputs[0].shape
 
 
 def check_bytes(outputs: Sequence[Output]) -> None:

@@ -12,6 +12,7 @@ from gpupool import files
 from gpupool.errors import GpupoolError, GpupoolValueError
 from gpupool.placement import DEVICES
 from gpupool.terminal import by_x, printable, say
+from gpupool.validate import counted
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -80,8 +81,8 @@ def run(args: Namespace) -> int:
             files.write_array(file, array)
     pooling = sum(row.seconds for row in profile.rows)
     say(
-        f"{args.model.name}: {len(profile.rows)} pooling nodes on the "
-        f"{'GPU' if session.on_gpu else 'CPU'}, {len(profile.outputs)} outputs, "
+        f"{args.model.name}: {counted(len(profile.rows), 'pooling node')} on the "
+        f"{'GPU' if session.on_gpu else 'CPU'}, {counted(len(profile.outputs), 'output')}, "
         f"{profile.seconds * 1e3:.2f} ms, {pooling * 1e3:.2f} ms of them pooling"
     )
     if args.profile:

@@ -21,7 +21,14 @@ from onnx import TensorProto, helper, numpy_helper, utils
 from gpupool import model as models
 from gpupool.dtypes import BFLOAT16
 from gpupool.errors import GpupoolError, GpupoolValueError
-from gpupool.nodes import PoolingNode, checked_feeds, default_opset, is_pooling
+from gpupool.nodes import (
+    DOMAINS,
+    PoolingNode,
+    checked_feeds,
+    default_opset,
+    is_pooling,
+    label,
+)
 from gpupool.placement import on_gpu
 
 Array = np.ndarray[Any, Any]
@@ -405,4 +412,11 @@ def _load(model: Any, runtime: Mapping[str, Any], name: str) -> Any:
             model.SerializeToString(), sess_options=options, providers=runtime["providers"]
         )
     except Exception as error:
+        where = next((n for n in model.graph.node if _custom(n) and n.op_type in str(error)), None)
+        if where is not None:
+            name = f"node {label(where)} ({where.domain}.{where.op_type}) in {name}"
         raise GpupoolValueError(f"onnxruntime refuses {name}: {error}") from error
+
+
+def _custom(node: Any) -> bool:
+    return node.domain not in DOMAINS

@@ -128,7 +128,8 @@ OPERATORS = {
 def _per_axis(name: str, value: Ints, axes: int, low: int = 1) -> list[int]:
     numbers = list(value) if isinstance(value, (tuple, list)) else [value]
     if len(numbers) not in (1, axes):
-        raise GpupoolValueError(f"{name} = {value} has {len(numbers)} value(s), expected {axes}")
+        count = validate.counted(len(numbers), "value")
+        raise GpupoolValueError(f"{name} = {value} has {count}, expected {axes}")
     checked = [_integer(name, number, low) for number in numbers]
     return checked * axes if len(numbers) == 1 else checked
 

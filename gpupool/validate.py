@@ -12,6 +12,26 @@ from gpupool.errors import GpupoolTypeError, GpupoolValueError
 INT32_MAX = 2**31 - 1
 
 
+def counted(n: int, noun: str) -> str:
+    """Return a number of things in words.
+
+    >>> counted(1, "value"), counted(3, "value")
+    ('1 value', '3 values')
+    """
+    return f"{n} {noun}" + ("" if n == 1 else "s")
+
+
+def shown(value: object) -> str:
+    """Return a value as a message shows it; Python itself refuses to write very long integers.
+
+    >>> shown(0.5), shown(10**400)
+    ('0.5', 'an integer of 1329 bits')
+    """
+    if isinstance(value, int) and value.bit_length() > 128:
+        return f"an integer of {value.bit_length()} bits"
+    return repr(value)
+
+
 def integer(name: str, value: object, low: int, high: int = INT32_MAX) -> int:
     """Return ``value`` as an int within ``[low, high]``; bools and floats are refused.
 
@@ -27,7 +47,9 @@ def integer(name: str, value: object, low: int, high: int = INT32_MAX) -> int:
             f"{name} must be an integer, not {value!r} of type {type(value).__name__}"
         ) from None
     if not low <= number <= high:
-        raise GpupoolValueError(f"{name} = {number} is outside the allowed range {low} .. {high}")
+        raise GpupoolValueError(
+            f"{name} = {shown(number)} is outside the allowed range {low} .. {high}"
+        )
     return number
 
 
@@ -68,7 +90,7 @@ def per_axis(name: str, value: object, axes: int, low: int) -> tuple[int, ...]:
         return (integer(name, value, low),) * axes
     if len(numbers) != axes:
         raise GpupoolValueError(
-            f"{name} = {numbers} has {len(numbers)} value(s), expected {axes}: "
+            f"{name} = {numbers} has {counted(len(numbers), 'value')}, expected {axes}: "
             f"one for each spatial axis, or a single integer for all"
         )
     return numbers
@@ -87,15 +109,15 @@ def pads_per_axis(value: object, axes: int) -> tuple[tuple[int, int], ...]:
     if len(numbers) == 2 * axes:
         return tuple(zip(numbers[:axes], numbers[axes:], strict=True))
     message = (
-        f"pads = {numbers} has {len(numbers)} value(s), expected {2 * axes} "
+        f"pads = {numbers} has {counted(len(numbers), 'value')}, expected {2 * axes} "
         f"(all begins, then all ends) or a single integer for all"
     )
     if len(numbers) == axes:
-        interleaved = tuple(n for n in numbers for _ in range(2))
-        message += (
-            f"; did you mean {numbers * 2} (the same pad at the begin and the end of each axis) "
-            f"or {interleaved} (begin, end, begin, end read as begins, then ends)?"
-        )
+        message += f"; did you mean {numbers * 2}, each axis padded alike at begin and end"
+        if len(set(numbers)) > 1:  # else both readings are the same
+            paired = tuple(n for n in numbers for _ in range(2))
+            message += f", or {paired}, the begins of all axes before their ends"
+        message += "?"
     raise GpupoolValueError(message)
 
 
@@ -123,7 +145,7 @@ def positive(name: str, value: object) -> float:
     """
     checked = number(name, value)
     if not (math.isfinite(checked) and checked > 0):
-        raise GpupoolValueError(f"{name} = {value!r} must be finite and greater than 0")
+        raise GpupoolValueError(f"{name} = {shown(value)} must be finite and greater than 0")
     return checked
 
 

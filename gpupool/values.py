@@ -39,7 +39,7 @@ def _check_indices(indices: Any, size: int) -> None:
 def _check_rois(problem: RoiProblem, rois: Any, batch_indices: Any = None) -> None:
     batch = rois[:, 0] if batch_indices is None else batch_indices
     batch = batch.astype("float64")
-    corners = rois[:, -4:].astype("float64") * problem.spatial_scale
+    corners = _scaled(problem, rois[:, -4:])
     good = (batch >= 0) & (batch < problem.batch) & (batch == batch // 1)
     good &= (abs(corners) < MAX_COORDINATE).all(axis=1)
     if problem.op == "RoiAlign" and not problem.sampling_ratio:
@@ -48,11 +48,21 @@ def _check_rois(problem: RoiProblem, rois: Any, batch_indices: Any = None) -> No
         return
     r = int((~good).argmax())
     name = "rois" if batch_indices is None else "batch_indices"
+    images = f"whole numbers 0 .. {problem.batch - 1}" if problem.batch else "none, x holds none"
+    limits = "finite, below 2**31 in magnitude"
+    if problem.op == "RoiAlign":
+        limits += f", at most {MAX_SAMPLES} samples in a bin"
     raise GpupoolValueError(
-        f"RoI {r} is not usable: {name} gives image {float(batch[r])} (allowed: whole numbers "
-        f"0 .. {problem.batch - 1}), scaled corners {corners[r].tolist()} (allowed: finite, below "
-        f"2**31 in magnitude, at most {MAX_SAMPLES} samples in a bin)"
+        f"RoI {r} is not usable: {name} gives image {float(batch[r])} (allowed: {images}), "
+        f"scaled corners {corners[r].tolist()} (allowed: {limits})"
     )
+
+
+def _scaled(problem: RoiProblem, corners: Any) -> Any:
+    """Return the scaled corners as the operators round them: MaxRoiPool's are always float32."""
+    real = "float32" if problem.op == "MaxRoiPool" else problem.dtype.accumulator.name
+    scale = np.dtype(real).type(problem.spatial_scale)
+    return (corners.astype(real) * scale).astype("float64")
 
 
 def _samples(problem: RoiProblem, corners: Any) -> Any:

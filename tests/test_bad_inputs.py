@@ -108,7 +108,8 @@ def test_kernel_shape_missing(backend, function):
 @pytest.mark.parametrize("length", [0, 1, 3, 5])
 def test_lengths_that_do_not_fit_the_rank(backend, function, name, length):
     expected = 4 if name == "pads" else 2
-    message = f"{name} = ... has {length} value(s), expected {expected}"
+    count = "1 value" if length == 1 else f"{length} values"
+    message = f"{name} = ... has {count}, expected {expected}"
     refuses(backend, GpupoolValueError, message, function, **{name: [1] * length})
 
 
@@ -587,6 +588,42 @@ def test_roi_samples_per_bin_above_the_ceiling(backend):
     rois = np.array([[0, 0, 4097, 4096]], np.float32)
     message = f"RoI 0 ... at most {2**24} samples in a bin"
     refuses(backend, GpupoolValueError, message, "roi_align", rois=rois)
+
+
+def test_max_roi_pool_says_nothing_of_samples():
+    """They are RoiAlign's."""
+    with pytest.raises(GpupoolValueError) as refused:
+        gpupool.max_roi_pool(np.zeros((1, 1, 4, 4)), np.full((1, 5), 7.0), 2)
+    assert "sample" not in str(refused.value)
+
+
+@pytest.mark.parametrize("function", ROIS)
+def test_a_region_of_no_image(backend, function):
+    message = "RoI 0 ... gives image 0.0 (allowed: none, x holds none)"
+    x = np.zeros((0, 3, 4, 4), np.float32)
+    changes = {"x": x, "rois": np.zeros((1, 5 if function == "max_roi_pool" else 4), np.float32)}
+    if function == "roi_align":
+        changes["batch_indices"] = np.zeros(1, np.int64)
+    refuses(backend, GpupoolValueError, message, function, **changes)
+
+
+@pytest.mark.parametrize("function", ROIS)
+def test_roi_coordinates_are_judged_as_they_are_rounded(backend, function):
+    """The greatest float32 below 2**31 is 2**31 - 128; max_roi_pool rounds float64 to float32."""
+
+    def changes(coordinate):
+        corners = [0.0, 0.0, coordinate, 3.0]
+        rois = np.array([[0, *corners] if function == "max_roi_pool" else corners])
+        more = {} if function == "max_roi_pool" else {"sampling_ratio": 1}
+        return {"x": np.zeros((2, 3, 4, 4)), "rois": rois, **more}
+
+    call(backend, function, **changes(2.0**31 - 128))
+    if function == "roi_align":
+        call(backend, function, **changes(2.0**31 - 1))
+    else:
+        refuses(
+            backend, GpupoolValueError, "RoI 0 ... below 2**31", function, **changes(2.0**31 - 1)
+        )
 
 
 def test_num_rois_0_gives_an_empty_result(backend):

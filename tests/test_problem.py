@@ -174,5 +174,17 @@ def test_the_ceiling_on_samples_is_documented():
 
 def test_output_shape_takes_the_dtype_of_an_average():
     assert output_shape("average", (1, 1, 4), 2, dtype="float32") == (1, 1, 3)
-    with pytest.raises(TypeError, match="out_dtype"):
+    with pytest.raises(TypeError, match=r"^MaxPool takes no 'dtype': its attributes are kernel_"):
         output_shape("max", (1, 1, 4), 2, dtype="float32")
+
+
+@pytest.mark.parametrize(
+    "function", [output_shape, lambda *given, **more: gpupool.plan(*given, "float32", **more)]
+)
+def test_an_unknown_attribute_is_named_with_those_that_exist(function):
+    with pytest.raises(
+        TypeError, match=r"^GlobalLpPool takes no 'kernel_shape': .* are p, channels_last"
+    ):
+        function("global-lp", (1, 1, 4), kernel_shape=3)
+    with pytest.raises(TypeError, match=r"^pooled_shape: MaxRoiPool needs it"):
+        function("MaxRoiPool", (1, 1, 4, 4))

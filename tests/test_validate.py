@@ -88,9 +88,20 @@ def test_n_pads_are_refused_with_both_readings():
     with pytest.raises(GpupoolValueError) as refused:
         validate.pads_per_axis((1, 2), 2)
     message = str(refused.value)
-    assert "pads = (1, 2) has 2 value(s), expected 4" in message
+    assert "pads = (1, 2) has 2 values, expected 4" in message
     assert "(1, 2, 1, 2)" in message
     assert "(1, 1, 2, 2)" in message
+
+
+def test_n_equal_pads_have_one_reading():
+    with pytest.raises(GpupoolValueError, match=r"did you mean \(1, 1, 1, 1\), [^()]*\?$"):
+        validate.pads_per_axis((1, 1), 2)
+
+
+@pytest.mark.parametrize("check", [validate.positive, lambda *given: validate.integer(*given, 1)])
+def test_an_integer_too_long_to_write_is_described(check):
+    with pytest.raises(GpupoolValueError, match=r"^p = an integer of 16610 bits "):
+        check("p", 10**5000)
 
 
 @pytest.mark.parametrize("value", [(), (1, 2, 3)])
