@@ -1,4 +1,8 @@
-"""gpupool: the ONNX pooling operators on NVIDIA GPUs, with a NumPy oracle that decides."""
+"""gpupool: the ONNX pooling operators on NVIDIA GPUs, with a NumPy oracle that decides.
+
+Imported by name, for what they need: ``gpupool.torch``, ``gpupool.dask``, ``gpupool.onnx``,
+``gpupool.onnx_backend`` and ``gpupool.quantised``.
+"""
 
 from gpupool.device import gpu_available, gpu_reason
 from gpupool.errors import GpupoolError, GpupoolMemoryError, GpupoolTypeError, GpupoolValueError

@@ -8,14 +8,14 @@ the caller has not imported: an array of a library is the proof that it is loade
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
 
-from gpupool import device
+from gpupool import arrays, device
 from gpupool.dtypes import BFLOAT16
 from gpupool.errors import GpupoolTypeError, GpupoolValueError
 from gpupool.problem import Output, PoolProblem, Problem, RoiProblem
@@ -215,6 +215,23 @@ LIBRARIES: dict[str, Library] = {"torch": Torch(), "jax": Jax()}
 """By the kind that ``gpupool.arrays`` tells."""
 
 
+def on_views(x: Any, compute: Callable[[Any], Any]) -> Any:
+    """Compute one array from x by NumPy's or CuPy's own arithmetic; return it in the kind of x.
+
+    >>> on_views(np.ones(3), lambda x: x + 1)
+    array([2., 2., 2.])
+    """
+    library = LIBRARIES.get(arrays.kind("x", x))
+    if library is None:
+        return compute(x)
+    library.check("x", x, x)
+    with library.current(x):
+        computed = compute(library.native(x))
+        y = library.empty(Output("Y", computed.shape, computed.dtype), x)
+        library.native(y)[...] = computed
+        return library.finished(y, x)
+
+
 def channels_last(problem: Problem) -> Problem:
     """Return the same problem for the same memory seen as N, D1 .. Dn, C.
 
@@ -226,8 +243,8 @@ def channels_last(problem: Problem) -> Problem:
     return replace(problem, shape=shape, channels_last=True)
 
 
-def moved(arrays: Sequence[Any], rank: int) -> tuple[Any, ...]:
+def moved(views: Sequence[Any], rank: int) -> tuple[Any, ...]:
     """Return views with the channels moved to the end, of those arrays that have them."""
     return tuple(
-        array.transpose(0, *range(2, rank), 1) if array.ndim == rank else array for array in arrays
+        view.transpose(0, *range(2, rank), 1) if view.ndim == rank else view for view in views
     )

@@ -1,5 +1,6 @@
 """ONNX Runtime's pooling of quantised tensors: com.microsoft's QLinear and Nhwc operators.
 
+Imported by name, ``import gpupool.quantised``; takes the arrays that gpupool's own functions take.
 An 8-bit ``q`` stands for the real ``(q - zero_point) * scale``. The mean of the integers is taken
 exactly and once, by ``average_pool`` on the array's own device; what follows is the array's own
 arithmetic in float64, rounded once as ONNX's QuantizeLinear does: half to even, then saturated.
@@ -14,6 +15,7 @@ import numpy as np
 
 from gpupool import arrays, validate
 from gpupool.errors import GpupoolTypeError
+from gpupool.interchange import on_views
 from gpupool.ops import average_pool, global_average_pool, max_pool
 
 Ints = int | Sequence[int]
@@ -54,11 +56,14 @@ def qlinear_average_pool(
         "count_include_pad": count_include_pad,
         "channels_last": channels_last,
     }
-    mean = average_pool(x, dtype="float64", **window)
-    # Of n taps that count v are valid: their zero points add up to v / n of one.
-    plane = x[:1, ..., :1] if channels_last else x[:1, :1]
-    valid = average_pool(plane * 0 + 1, dtype="float64", **window)
-    return quantiser(mean, valid)
+
+    def compute(x: Any) -> Any:
+        mean = average_pool(x, dtype="float64", **window)
+        # Of n taps that count v are valid: their zero points add up to v / n of one.
+        plane = x[:1, ..., :1] if channels_last else x[:1, :1]
+        return quantiser(mean, average_pool(plane * 0 + 1, dtype="float64", **window))
+
+    return on_views(x, compute)
 
 
 def qlinear_global_average_pool(
@@ -79,7 +84,11 @@ def qlinear_global_average_pool(
     array([[[96]]], dtype=int8)
     """
     quantiser = _Quantiser(x, x_scale, x_zero_point, y_scale, y_zero_point)
-    return quantiser(global_average_pool(x, dtype="float64", channels_last=channels_last), 1)
+
+    def compute(x: Any) -> Any:
+        return quantiser(global_average_pool(x, dtype="float64", channels_last=channels_last), 1)
+
+    return on_views(x, compute)
 
 
 def nhwc_max_pool(
@@ -114,8 +123,9 @@ def nhwc_max_pool(
 
 def _require_8_bit(x: Any) -> None:
     arrays.kind("x", x)
-    if x.dtype not in (np.int8, np.uint8):
-        raise GpupoolTypeError(f"x has dtype {x.dtype}, a quantised tensor is int8 or uint8")
+    dtype = arrays.dtype(x)
+    if dtype not in (np.int8, np.uint8):
+        raise GpupoolTypeError(f"x has dtype {dtype}, a quantised tensor is int8 or uint8")
 
 
 class _Quantiser:
@@ -125,8 +135,8 @@ class _Quantiser:
         self, x: Any, x_scale: object, x_zero_point: object, y_scale: object, y_zero_point: object
     ) -> None:
         _require_8_bit(x)
-        self.dtype = x.dtype
-        self.info = np.iinfo(x.dtype)
+        self.dtype = arrays.dtype(x)
+        self.info = np.iinfo(self.dtype)
         self.ratio = validate.positive("x_scale", x_scale) / validate.positive("y_scale", y_scale)
         self.x_zero, self.y_zero = (
             validate.integer(name, zero, int(self.info.min), int(self.info.max))

@@ -137,7 +137,9 @@ class _Backend:
     run = staticmethod(run)
 
 
-def _emulated(function: Callable[..., Any], **chosen: Any) -> Callable[..., Any]:
+def emulated(function: Callable[..., Any], **chosen: Any) -> Callable[..., Any]:
+    """Return a function that computes NumPy arrays with the kernels, under settings of its own."""
+
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         before = planned.BACKENDS["numpy"]
@@ -168,16 +170,16 @@ FUNCTIONS = (
 def functions(**chosen: Any) -> SimpleNamespace:
     """Return the public functions with settings of their own."""
     return SimpleNamespace(
-        **{name: _emulated(getattr(gpupool, name), **chosen) for name in FUNCTIONS}
+        **{name: emulated(getattr(gpupool, name), **chosen) for name in FUNCTIONS}
     )
 
 
-max_pool = _emulated(gpupool.max_pool)
-average_pool = _emulated(gpupool.average_pool)
-lp_pool = _emulated(gpupool.lp_pool)
-global_max_pool = _emulated(gpupool.global_max_pool)
-global_average_pool = _emulated(gpupool.global_average_pool)
-global_lp_pool = _emulated(gpupool.global_lp_pool)
-max_unpool = _emulated(gpupool.max_unpool)
-max_roi_pool = _emulated(gpupool.max_roi_pool)
-roi_align = _emulated(gpupool.roi_align)
+max_pool = emulated(gpupool.max_pool)
+average_pool = emulated(gpupool.average_pool)
+lp_pool = emulated(gpupool.lp_pool)
+global_max_pool = emulated(gpupool.global_max_pool)
+global_average_pool = emulated(gpupool.global_average_pool)
+global_lp_pool = emulated(gpupool.global_lp_pool)
+max_unpool = emulated(gpupool.max_unpool)
+max_roi_pool = emulated(gpupool.max_roi_pool)
+roi_align = emulated(gpupool.roi_align)

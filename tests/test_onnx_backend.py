@@ -79,7 +79,7 @@ class Kernels(GpupoolBackend):
     def prepare(cls, model: Any, _device: str = "CPU", **kwargs: Any) -> GpupoolRep:
         emulator_backend()  # skips where it cannot be built
         rep = super().prepare(model, **kwargs)
-        rep.run = emulator._emulated(rep.run, kernel="window")
+        rep.run = emulator.emulated(rep.run, kernel="window")
         return rep
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,8 @@ from onnx import TensorProto, helper
 
 from gpupool import GpupoolError, GpupoolTypeError, GpupoolValueError, quantised
 from tests import emulator
-from tests.conftest import emulator_backend
+from tests.conftest import Backend, emulator_backend
+from tests.kinds import JAX, TORCH
 
 Array = np.ndarray[Any, Any]
 
@@ -163,7 +164,7 @@ def test_kernels_equal_the_oracle(op: str) -> None:
     rng = random.Random(op)
     for _ in range(60):
         case = draw(op, rng)
-        y = emulator._emulated(case.ours, kernel="window")()
+        y = emulator.emulated(case.ours, kernel="window")()
         np.testing.assert_array_equal(y, case.ours(), strict=True)
 
 
@@ -210,6 +211,26 @@ def test_empty(shape: tuple[int, ...]) -> None:
     x = np.zeros(shape, np.int8)
     assert quantised.qlinear_average_pool(x, 1.0, 0, 1.0, 0, 2).shape == (*shape[:2], 2)
     assert quantised.qlinear_global_average_pool(x, 1.0, 0, 1.0, 0).shape == (*shape[:2], 1)
+
+
+@pytest.mark.parametrize("op", ["QLinearAveragePool", "QLinearGlobalAveragePool", "NhwcMaxPool"])
+@pytest.mark.parametrize("kind", [TORCH, JAX], ids=["torch", "jax"])
+def test_arrays_come_back_in_their_kind(op: str, kind: Backend) -> None:
+    """Also where JAX holds no float64, in which the mean is taken."""
+    rng = random.Random(op)
+    for _ in range(20):
+        case = draw(op, rng)
+        found = replace(case, x=kind.array(case.x)).ours()
+        np.testing.assert_array_equal(kind.numpy(found), case.ours(), strict=True)
+
+
+def test_a_memory_format_is_kept() -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    x = torch.arange(2 * 3 * 4 * 4, dtype=torch.uint8).reshape(2, 3, 4, 4)
+    arguments = (0.5, 3, 0.25, 7, 2)
+    y = quantised.qlinear_average_pool(x.to(memory_format=torch.channels_last), *arguments)
+    assert y.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(y, quantised.qlinear_average_pool(x, *arguments))
 
 
 X = np.zeros((1, 1, 4), np.uint8)
