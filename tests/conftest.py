@@ -10,7 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, settings
+
+try:
+    from hypothesis import HealthCheck, settings
+except ImportError:
+    pytest.exit("the tests need hypothesis: pip install '.[test]'", returncode=4)
 
 import gpupool
 from gpupool import planner

@@ -141,3 +141,14 @@ def test_wheel_in_a_fresh_environment_pools(wheel: Path, tmp_path: Path) -> None
     assert python("-c", call, interpreter=interpreter, cwd=tmp_path) == "[[[[1.]]]]"
     command = ("-m", "gpupool", "shape", "max", "1x1x4x4", "--kernel", "2")
     assert python(*command, interpreter=interpreter, cwd=tmp_path).startswith("1x1x3x3")
+
+
+def test_without_hypothesis_the_tests_say_what_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "hypothesis.py").write_text("raise ImportError('not installed')")
+    options = ("-q", "-p", "no:hypothesispytest", "tests/test_window.py")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options],
+        cwd=ROOT, env=os.environ | {"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "the tests need hypothesis: pip install" in done.stderr
