@@ -149,6 +149,7 @@ def test_without_hypothesis_the_tests_say_what_is_missing(tmp_path: Path) -> Non
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options],
         cwd=ROOT, env=os.environ | {"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True,
+        check=False,
     )  # fmt: skip
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     assert "the tests need hypothesis: pip install" in done.stderr
