@@ -71,6 +71,8 @@ def run(args: Namespace) -> int:
     gpu = on_gpu(args.device)
     if args.output.suffix.lower() != ".npy":
         raise GpupoolValueError(f"{args.output}: OUT must end in .npy")
+    if args.names and args.names.resolve() == args.output.resolve():
+        raise GpupoolValueError(f"{args.output}: --names and OUT name the same file")
     sources, _ = images.in_folder(args.input)
     start = time.perf_counter()
     with ExitStack() as stack:

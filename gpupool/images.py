@@ -74,9 +74,13 @@ class Picture:
 
 
 def in_folder(folder: Path) -> tuple[list[Path], int]:
-    """Return the images of a folder in the order of their names, and how many entries are none."""
+    """Return the images of a folder in the order of their names, and how many entries are none.
+
+    A link that leads nowhere counts as an image, so that reading it names it.
+    """
     visible = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-    found = [path for path in visible if path.suffix.lower() in FORMATS and path.is_file()]
+    named = [path for path in visible if path.suffix.lower() in FORMATS]
+    found = [path for path in named if path.is_file() or not path.exists()]
     if not found:
         raise GpupoolValueError(f"{folder}: this folder holds no image ({', '.join(FORMATS)})")
     return found, len(visible) - len(found)

@@ -298,15 +298,17 @@ def test_a_folder_is_pooled_one_failure_named_and_the_rest_done(gpupool_):
     Path("in/notes.txt").write_text("left alone")
     Path("in/.hidden.png").write_bytes(b"")
     Path("in/sub.png").mkdir()
+    Path("in/gone.png").symlink_to("nowhere.png")
     result = gpupool_("pool", "in", "out", "--op", "max", "--kernel", "4")
     assert result.status == 1
     assert sorted(path.name for path in Path("out").iterdir()) == ["a.png", "b.jpg", "d.webp"]
     errors = [line for line in result.err.splitlines() if "error" in line]
-    assert len(errors) == 2
+    assert len(errors) == 3
     assert "c.png: not an image" in errors[0]
-    assert "small.tif: the window is larger" in errors[1]
+    assert "gone.png: No such file" in errors[1]
+    assert "small.tif: the window is larger" in errors[2]
     last = result.err.splitlines()[-1]
-    assert last == "3 of 5 images pooled into out; 2 other entries left alone"
+    assert last == "3 of 6 images pooled into out; 2 other entries left alone"
 
 
 def test_a_folder_of_good_images_succeeds(gpupool_):

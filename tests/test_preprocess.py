@@ -228,11 +228,13 @@ def test_images_of_other_sizes_are_named_without_a_crop(pictures, tmp_path, caps
         ("out.npy", ("--dtype", "int8"), "float dtype"),
         ("out.png", (), "must end in .npy"),
         ("taken.npy", (), "exists already"),
+        ("out.npy", ("--names", "out.npy"), "name the same file"),
     ],
 )
 def test_a_command_that_cannot_succeed_writes_nothing(
-    pictures, tmp_path, capsys, target, options, message
+    pictures, tmp_path, monkeypatch, capsys, target, options, message
 ):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "taken.npy").write_bytes(b"mine")
     assert command(pictures, tmp_path / target, *options, *NORMALISED) == 1
     assert message in capsys.readouterr().err
