@@ -71,6 +71,9 @@ SHARED_TAPS = 128
 STAGED_TAPS = 16
 """Planes from this many elements are worth a copy to shared memory."""
 
+RUN_BYTES = 256
+"""Registers, in bytes, of one run or one part of a row in separable.cu."""
+
 SEPARABLE_TAPS = 36
 """Windows from this many taps, stride 1, are cheaper by separable.cu."""
 
@@ -161,9 +164,11 @@ def plan(
     if isinstance(problem, PreprocessProblem):
         return Plan(problem, steps, (_preprocess_launch(problem, steps),))
     geometry = _Geometry.of(problem, steps)
-    tiles = _tiles(problem, geometry) if kernel in ("auto", "separable") else None
-    if tiles is not None:
-        return Plan(problem, steps, (_separable_launch(problem, geometry, tiles),))
+    in_rows = kernel == "auto" and _rows_tile(problem, geometry, alignment) is not None
+    if kernel in ("auto", "separable") and not in_rows:
+        separable = _separable_launch(problem, geometry)
+        if separable is not None:
+            return Plan(problem, steps, (separable,))
     if kernel == "plane" or (kernel == "auto" and _shared(problem, geometry, alignment)):
         return _plan_plane(problem, steps, geometry, alignment)
     return Plan(problem, steps, (_sliding_launch(problem, geometry, alignment, kernel),))
@@ -254,6 +259,19 @@ class _Geometry:
     def outputs(self) -> int:
         """Number of output elements."""
         return prod(dim.axis.out for dim in (self.batch, self.channels, *self.dims))
+
+    @property
+    def planes(self) -> int:
+        """Number of planes."""
+        return self.batch.axis.size * self.channels.axis.size
+
+    def with_rows(self) -> _Geometry:
+        """Return one axis as two: planes that lie apart evenly are the rows of larger ones."""
+        (inner,), images, rows = self.dims, self.batch, self.channels
+        if images.joins(rows):
+            rows = _Dim(_all(self.planes), rows.step, rows.index_step)
+            images = _Dim(_all(1), 0, 0)
+        return replace(self, batch=images, channels=_Dim(_all(1), 0, 0), dims=(rows, inner))
 
     @cached_property
     def index_type(self) -> str:
@@ -433,14 +451,24 @@ def _admit(template: tuple[str, ...]) -> bool:
     return True
 
 
+def _compiles_in() -> bool:
+    """Whether windows may be compiled in."""
+    return os.environ.get("GPUPOOL_JIT") != "generic"
+
+
 def _specialisable(geometry: _Geometry) -> bool:
     axes = [dim.axis for dim in geometry.dims]
     return (
-        os.environ.get("GPUPOOL_JIT") != "generic"
+        _compiles_in()
         and geometry.index_type == "int"
         and prod(a.kernel for a in axes) <= SPECIALISED_TAPS
         and all(a.dilation == 1 and a.stride <= MAX_STRIDE for a in axes)
     )
+
+
+def _rows_tile(problem: PoolProblem, geometry: _Geometry, alignment: int) -> _Tile | None:
+    """Return the tile of rows.cu that costs least, None where that serves no better than others."""
+    return _Tile.cheapest(problem, geometry, alignment) if _specialisable(geometry) else None
 
 
 def _sliding_launch(
@@ -450,7 +478,7 @@ def _sliding_launch(
     generic = _window_launch(problem, geometry, specialised=False)
     if kernel == "window" or not _specialisable(geometry):
         return generic
-    tile = None if kernel == "specialised" else _Tile.cheapest(problem, geometry, alignment)
+    tile = None if kernel == "specialised" else _rows_tile(problem, geometry, alignment)
     if tile is None:
         chosen = _window_launch(problem, geometry, specialised=True)
     else:
@@ -482,22 +510,66 @@ def _window_launch(problem: PoolProblem, geometry: _Geometry, specialised: bool)
 # Separable: large overlapping windows
 
 TILES_DTYPE = np.dtype(
-    [(name, "i4") for name in ("planes", "all_planes", "height", "width", "down", "across")]
+    [
+        *(
+            (name, "i4")
+            for name in ("planes", "all_planes", "together", "height", "width", "columns", "tasks")
+        ),
+        *((name, _divisor_dtype("int")) for name in ("down", "across", "span", "rows", "parts")),
+    ],
+    align=True,
 )
 """The NumPy mirror of ``Tiles`` in kernels/separable.cu."""
 
 
 @dataclass(frozen=True)
 class _Tiles:
-    """The outputs of one block of separable.cu: planes x height x width."""
+    """The outputs of one block of separable.cu: planes x height x width.
+
+    A thread takes a ``part`` of a row, 0 where the window is not compiled in; ``rows`` are whole
+    runs of the window.
+    """
 
     planes: int
     height: int
     width: int
+    span: int
+    part: int = 0
+    rows: int = 0
+    shared_padding: int = 0
+    twins: bool = False
+
+    @property
+    def columns(self) -> int:
+        """Columns in shared memory: odd, so that the rows of a warp meet no bank twice."""
+        return self.planes * self.span + self.shared_padding | 1
+
+    @property
+    def together(self) -> int:
+        """Planes of a block: twice as many where a word of shared memory holds two maxima."""
+        return self.planes * (2 if self.twins else 1)
+
+    @property
+    def parts(self) -> int:
+        """Parts of a row."""
+        return -(-self.width // self.part) if self.part else 1
+
+    @property
+    def tasks(self) -> int:
+        """Parts of all rows."""
+        return self.planes * self.height * self.parts
+
+    def elements(self) -> int:
+        """Elements of shared memory."""
+        if not self.part:
+            return self.planes * self.height * (self.span + self.width + 1)
+        return self.rows * self.columns + 2 * self.part
 
 
-def _tiles(problem: PoolProblem, geometry: _Geometry) -> _Tiles | None:
-    """Return the tile that fills shared memory, or None where separable.cu does not apply."""
+def _separable_launch(problem: PoolProblem, geometry: _Geometry) -> Launch | None:
+    """Launch separable.cu, its window compiled in if it can be; None where it does not serve."""
+    if len(geometry.dims) == 1:
+        geometry = geometry.with_rows()
     axes = [dim.axis for dim in geometry.dims]
     if problem.indices or problem.channels_last or len(axes) > 2 or geometry.index_type != "int":
         return None
@@ -505,31 +577,63 @@ def _tiles(problem: PoolProblem, geometry: _Geometry) -> _Tiles | None:
         return None
     if prod(a.kernel for a in axes) < SEPARABLE_TAPS or prod(a.out for a in axes) == 1:
         return None
-    kernel_height, kernel = axes[0].kernel if len(axes) > 1 else 1, axes[-1].kernel
-    most_rows, most_columns = axes[0].out if len(axes) > 1 else 1, axes[-1].out
-    item = np.dtype(_accumulator(problem)).itemsize
-
-    def nbytes(height: int, width: int) -> int:
-        return item * height * (2 * width + kernel)
-
-    fits = [
-        (height * width, height, width)
-        for height in _runs(kernel_height, most_rows)
-        for width in _runs(kernel, most_columns)
-        if nbytes(height, width) <= SHARED_BYTES
-    ]
-    if not fits:
+    tiles = _known_tiles(problem, geometry)
+    if tiles is not None and _compiles_in():
+        runs = tiles.part // axes[1].kernel
+        template = (_operator(problem, "int"), _sizes([a.kernel for a in axes]), str(runs))
+        if _admit(("separable", *template)):
+            return _tiled_launch(problem, geometry, tiles, "separable", template)
+    tiles = _any_tiles(problem, geometry)
+    if tiles is None:
         return None
-    _, height, width = max(fits)
-    planes = geometry.batch.axis.size * geometry.channels.axis.size
-    whole = height >= most_rows and width >= most_columns
-    room = max(1, min(planes, SHARED_BYTES // nbytes(height, width), 8)) if whole else 1
-    return _Tiles(room, height, width)
+    return _tiled_launch(problem, geometry, tiles, "separable_any", (_operator(problem, "int"),))
 
 
-def _runs(kernel: int, out: int) -> list[int]:
-    """Return tile sizes that are whole runs of a window, up to the first that covers ``out``."""
-    return [kernel * n for n in range(1, min(-(-out // kernel), max(1, 128 // kernel)) + 1)]
+def _known_tiles(problem: PoolProblem, geometry: _Geometry) -> _Tiles | None:
+    """Return the highest tile of which every thread has to take one part of a row at most."""
+    outer, inner = (dim.axis for dim in geometry.dims)
+    item, planes = _accumulator(problem).itemsize, geometry.planes
+    twins = problem.reduction == "max" and problem.dtype.itemsize == 2
+    longest = RUN_BYTES // item
+    if max(outer.kernel, inner.kernel) > longest:
+        return None
+    most = min(THREADS, SHARED_BYTES // item // outer.kernel) - 1
+    across = -(-inner.out // max(1, most - inner.kernel + 1))
+    width = -(-inner.out // across)
+    # Planes side by side share the padding between them.
+    padding = min(inner.pad_begin, inner.pad_end) if across == 1 else 0
+    span = width + inner.kernel - 1 - padding
+    together = (
+        min((most - padding) // span, max(1, planes // (BLOCKS << twins))) if across == 1 else 1
+    )
+    tiles = (
+        _Tiles(together, min(rows, outer.out), width, span, part, rows, padding, twins)
+        for rows in _multiples(outer.kernel, min(outer.out, SHARED_BYTES // item // span))
+        for part in range(inner.kernel, max(longest // 2, inner.kernel) + 1, inner.kernel)
+    )
+    fitting = [t for t in tiles if t.tasks <= THREADS and t.elements() * item <= SHARED_BYTES]
+    return max(fitting, key=lambda tile: (tile.height, -tile.part), default=None)
+
+
+def _any_tiles(problem: PoolProblem, geometry: _Geometry) -> _Tiles | None:
+    """Return the largest tile that fits in shared memory."""
+    outer, inner = (dim.axis for dim in geometry.dims)
+    most = SHARED_BYTES // _accumulator(problem).itemsize
+    tiles = (
+        _Tiles(1, height, width, width + inner.kernel - 1)
+        for height in _multiples(outer.kernel, min(outer.out, 128))
+        for width in _multiples(inner.kernel, min(inner.out, 128))
+    )
+    fitting = [tile for tile in tiles if tile.elements() <= most]
+    largest = max(fitting, key=lambda tile: (tile.height * tile.width, tile.height), default=None)
+    if largest is None or largest.height < outer.out or largest.width < inner.out:
+        return largest
+    return replace(largest, planes=min(geometry.planes, most // largest.elements(), 8))
+
+
+def _multiples(kernel: int, size: int) -> range:
+    """Return whole runs of a window, up to the first that covers ``size``; one at least."""
+    return range(kernel, max(size + kernel, kernel + 1), kernel)
 
 
 def _accumulator(problem: PoolProblem) -> np.dtype[Any]:
@@ -541,21 +645,25 @@ def _accumulator(problem: PoolProblem) -> np.dtype[Any]:
     return problem.dtype.accumulator
 
 
-def _separable_launch(problem: PoolProblem, geometry: _Geometry, tiles: _Tiles) -> Launch:
-    *outer, inner = (dim.axis for dim in geometry.dims)
-    rows = outer[0].out if outer else 1
-    planes = geometry.batch.axis.size * geometry.channels.axis.size
-    down, across = -(-rows // tiles.height), -(-inner.out // tiles.width)
-    sizes = (tiles.planes, planes, tiles.height, tiles.width, down, across)
-    shared = tiles.planes * tiles.height * (2 * tiles.width + inner.kernel)
+def _tiled_launch(
+    problem: PoolProblem, geometry: _Geometry, tiles: _Tiles, kernel: str, template: tuple[str, ...]
+) -> Launch:
+    outer, inner = (dim.axis for dim in geometry.dims)
+    down, across = -(-outer.out // tiles.height), -(-inner.out // tiles.width)
+    counts = (
+        tiles.planes, geometry.planes, tiles.together, tiles.height, tiles.width, tiles.columns,
+        tiles.tasks,
+    )  # fmt: skip
+    divisors = (down, across, tiles.span, tiles.height, tiles.parts)
+    packed = np.array((*counts, *(divisor(n, "int") for n in divisors)), TILES_DTYPE)
     return Launch(
         "separable.cu",
-        "separable",
-        (_operator(problem, "int"), str(len(geometry.dims))),
+        kernel,
+        template,
         ("x", "y"),
-        (np.array(sizes, TILES_DTYPE), _parameters(problem, geometry)),
-        (-(-planes // tiles.planes) * down * across, 1),
-        shared * _accumulator(problem).itemsize,
+        (packed, _parameters(problem, geometry)),
+        (-(-geometry.planes // tiles.together) * down * across, 1),
+        tiles.elements() * _accumulator(problem).itemsize,
     )
 
 

@@ -107,11 +107,10 @@ def generic_plans(most_axes: int) -> Iterator[Plan]:
         for strides, sizes in ((kernel, spatial), far):
             for problem in _pools(reductions(), 1, kernel, strides, sizes, 1):
                 yield _plan(problem, name)
-    for axes in range(1, min(most_axes, 2) + 1):
-        kernel = [planner.SEPARABLE_TAPS] * axes
-        for problem in _pools(reductions(), 1, kernel, [1] * axes, [2 * k for k in kernel], 1):
-            if (chosen := _plan(problem, "separable")).launches[0].kernel == "separable":
-                yield chosen
+    longer = [planner.RUN_BYTES // 4 + 1]  # than a window that separable.cu compiles in
+    for problem in _pools(reductions(), 1, longer, [1], [2 * longer[0]], 1):
+        if (chosen := _plan(problem, "separable")).launches[0].source == "separable.cu":
+            yield chosen
     yield from map(_plan, _other_problems())
 
 
@@ -136,6 +135,7 @@ WINDOWS: tuple[tuple[Sizes, Sizes, int], ...] = (
     ((3, 3), (2, 2), 1),
     ((2, 2), (2, 2), 0),
     ((3, 3), (1, 1), 1),
+    ((13, 13), (1, 1), 6),
     ((3,), (2,), 1),
     ((2, 2, 2), (2, 2, 2), 0),
     ((3, 1), (2, 1), 0),
@@ -186,7 +186,7 @@ class Kernel:
     @property
     def specialised(self) -> bool:
         """Whether the window is compiled in."""
-        return bool(re.match(r"rows<|window<.*Sizes<[1-9]", self.expression))
+        return bool(re.match(r"(rows|separable)<|window<.*Sizes<[1-9]", self.expression))
 
 
 def row_of(launch: Launch) -> str:

@@ -47,6 +47,7 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     "few workers": ("plane", {"FILL": 1}),
     "separable": ("separable", {"SEPARABLE_TAPS": 1}),
     "separable in parts": ("separable", {"SEPARABLE_TAPS": 1, "SHARED_BYTES": 600}),
+    "separable, any": ("separable", {"SEPARABLE_TAPS": 1, "RUN_BYTES": 0, "SHARED_BYTES": 2000}),
 }
 """Ways to plan a pooling: the kernel asked for, and constants that make it serve small problems."""
 

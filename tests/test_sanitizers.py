@@ -276,11 +276,15 @@ BUGS = {
         pool(1, 1, 9, 9, pads=1), "rows",
     ),
     "no barrier between columns and rows": Planted(
-        "separable.cu", "    __syncthreads();\n    int across", "    int across",
+        "separable.cu", "(x);\n    __syncthreads();", "(x);",
         RACE + "shared memory|which nobody wrote", pool(1, 1, 9, 9), "separable",
     ),
+    "no barrier between the parts of a row": Planted(
+        "separable.cu", "        __syncthreads();\n        if (active) {", "        if (active) {",
+        RACE + "shared memory", pool(1, 1, 9, 40), "separable",
+    ),
     "columns past the row": Planted(
-        "separable.cu", "position >= 0 && position < inner().size", "position >= 0", OUTSIDE,
+        "separable.cu", " && position >= 0 && position < inner().size", "", OUTSIDE,
         pool(1, 1, 9, 9, pads=1), "separable",
     ),
     "a maximum that is not atomic": Planted(
