@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import secrets
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from math import prod
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -139,19 +141,20 @@ def _write(*blocks: Any, paths: list[str], gpu: bool, block_info: Any = None) ->
 
 def _compute(written: Any, workers: int, limit: int | None) -> None:
     (written,) = dask.optimize(written)
-    with (
-        tempfile.TemporaryDirectory(prefix="gpupool-", ignore_cleanup_errors=True) as spill,
-        LocalCluster(
-            n_workers=workers,
-            threads_per_worker=1,
-            processes=True,
-            memory_limit=limit or "auto",
-            local_directory=spill,
-            dashboard_address="127.0.0.1:0",
-            silence_logs=logging.CRITICAL,
-        ) as cluster,
-        Client(cluster) as client,
-    ):
+    with ExitStack() as stack:
+        spill = tempfile.TemporaryDirectory(prefix="gpupool-", ignore_cleanup_errors=True)
+        folder = stack.enter_context(spill)
+        with _interrupts_held():
+            cluster = LocalCluster(
+                n_workers=workers,
+                threads_per_worker=1,
+                processes=True,
+                memory_limit=limit or "auto",
+                local_directory=folder,
+                dashboard_address="127.0.0.1:0",
+                silence_logs=logging.CRITICAL,
+            )
+            client = stack.enter_context(Client(stack.enter_context(cluster)))
         futures = client.compute(list(written.to_delayed().ravel()))
         try:
             for future in progress(futures, "pooling"):
@@ -161,6 +164,23 @@ def _compute(written: Any, workers: int, limit: int | None) -> None:
                 f"a worker was ended {error.allowed_failures + 1} times over the same block, most "
                 f"likely for want of memory: give each more, or cut the input into smaller chunks"
             ) from error
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Start threads and processes that ^C does not reach: it waits for this one, which ends them.
+
+    A terminal sends it to every process, and each worker would print a traceback.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    resource_tracker.ensure_running()  # which lets interrupts through again when it starts
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

@@ -9,6 +9,8 @@ import os
 import secrets
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,6 +34,7 @@ da = pytest.importorskip("dask.array", reason="dask is not installed")
 lazy = pytest.importorskip("gpupool.dask")
 
 NUMPY = numpy_backend()
+ROOT = Path(__file__).parent.parent
 SEEDS = st.integers(0, 2**16)
 
 
@@ -339,6 +342,27 @@ def test_a_failure_leaves_nothing_under_the_final_name(store, monkeypatch):
     monkeypatch.setattr(stores, "_compute", fail)
     assert command(store, store.with_name("y.zarr"), "--op", "global-max") == 130
     assert [path.name for path in store.parent.iterdir()] == ["x.zarr"]
+
+
+def test_an_interrupt_from_the_terminal_is_one_line(store):
+    """It reaches the workers, too, and comes while the first blocks are being written."""
+    import zarr
+
+    source, target = store.with_name("large.zarr"), store.with_name("y.zarr")
+    shape, chunks = (256, 4, 1000, 1000), (1, 1, 500, 1000)
+    zarr.create_array(source, shape=shape, chunks=chunks, dtype="f4", fill_value=1)
+    arguments = ("pool", source, target, "--op", "average", "--kernel", "9", "--device", "cpu")
+    command = subprocess.Popen(
+        [sys.executable, "-m", "gpupool", *map(str, arguments)],
+        cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    while not list(store.parent.glob(".gpupool-*.part/c/*/*/*/*")):
+        assert command.poll() is None
+        time.sleep(0.05)
+    os.killpg(command.pid, signal.SIGINT)
+    _, said = command.communicate(timeout=60)
+    assert (command.returncode, said) == (130, "gpupool: interrupted\n")
+    assert sorted(path.name for path in store.parent.iterdir()) == ["large.zarr", "x.zarr"]
 
 
 @pytest.mark.parametrize(
