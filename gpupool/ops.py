@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gpupool import arrays, launch
+from gpupool import arrays, launch, planner, validate
 from gpupool.errors import GpupoolTypeError, GpupoolValueError
 from gpupool.planned import PlannedCall, planned
 from gpupool.problem import resolve
@@ -344,13 +344,17 @@ def roi_align(
     return call.compute((x, rois, batch_indices), out)
 
 
-def plan(op: str, shape: Sequence[int], dtype: Any, **attributes: Any) -> PlannedCall:
+def plan(
+    op: str, shape: Sequence[int], dtype: Any, *, kernel: str = "auto", **attributes: Any
+) -> PlannedCall:
     """Plan an operator for arrays of one shape and dtype, without any array and without a GPU.
 
     Takes the operator by its ONNX name or short form and the attributes of its function
     (``num_rois`` for the RoI operators, ``out_dtype`` for the averages' ``dtype``). The result
     prints as the kernels it launches and is called as ``plan(x, out=...)``, max_unpool's and the
-    RoI operators' with their other inputs after x. Raises as the function would.
+    RoI operators' with their other inputs after x. For measuring, ``kernel`` asks for "window",
+    "specialised" (the same, the window compiled in), "rows", "plane" or "separable" instead of the
+    fastest. Raises as the function would, and GpupoolValueError where that kernel does not serve.
 
     >>> plan("GlobalAveragePool", (256, 2048, 7, 7), "float32")
     Plan(GlobalAveragePool float32 (256, 2048, 7, 7) -> (256, 2048, 1, 1)
@@ -358,7 +362,14 @@ def plan(op: str, shape: Sequence[int], dtype: Any, **attributes: Any) -> Planne
     >>> plan("max", (1, 1, 4), "float64", kernel_shape=2)(np.array([[[1.0, 3, 2, 0]]]))
     array([[[3., 3., 2.]]])
     """
-    return PlannedCall(resolve(op, shape, dtype, **attributes))
+    problem = resolve(op, shape, dtype, **attributes)
+    call = PlannedCall(problem, validate.choice("kernel", kernel, planner.KERNELS))
+    if kernel not in ("auto", call.plan.kernel):
+        raise GpupoolValueError(
+            f"kernel = {kernel!r} does not serve {problem.op} {problem.dtype} {problem.shape} with "
+            f"these attributes: {call.plan.kernel!r} would"
+        )
+    return call
 
 
 def warmup(op: str, shape: Sequence[int], dtype: Any, **attributes: Any) -> PlannedCall:

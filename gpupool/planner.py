@@ -29,6 +29,9 @@ from gpupool.problem import (
 from gpupool.validate import INT32_MAX
 from gpupool.window import Axis, taps_of
 
+KERNELS = ("auto", "window", "specialised", "rows", "plane", "separable")
+"""What ``plan`` may be asked for; "window" is the generic tier of window.cu."""
+
 THREADS = 256
 """Threads of a block, in every kernel."""
 
@@ -127,6 +130,14 @@ class Plan:
     launches: tuple[Launch, ...]
     workspace: int = 0
 
+    @property
+    def kernel(self) -> str:
+        """What serves, by the name that ``plan`` takes where there is a choice."""
+        launch = self.launches[-1]
+        if launch.kernel == "window" and "Sizes<0" not in launch.expression:
+            return "specialised"
+        return launch.source.removesuffix(".cu")
+
     def __repr__(self) -> str:
         problem = self.problem
         head = f"{problem.op} {problem.dtype} {problem.shape} -> {problem.outputs[0].shape}"
@@ -153,8 +164,8 @@ def plan(
     """Choose kernel, template arguments and grid for ``problem``.
 
     ``strides`` of x are in elements, ``alignment`` is what divides the addresses of x and y in
-    bytes. ``kernel`` overrides the choice for measuring: "window" (the generic tier),
-    "specialised", "rows", "plane" or "separable".
+    bytes. ``kernel`` overrides the choice by one of KERNELS; the plan is another's where that one
+    does not serve.
     """
     steps = contiguous(problem.shape) if strides is None else strides
     if isinstance(problem, UnpoolProblem):
@@ -568,6 +579,8 @@ class _Tiles:
 
 def _separable_launch(problem: PoolProblem, geometry: _Geometry) -> Launch | None:
     """Launch separable.cu, its window compiled in if it can be; None where it does not serve."""
+    if prod(dim.axis.out for dim in geometry.dims) == 1:
+        return None
     if len(geometry.dims) == 1:
         geometry = geometry.with_rows()
     axes = [dim.axis for dim in geometry.dims]
@@ -575,7 +588,7 @@ def _separable_launch(problem: PoolProblem, geometry: _Geometry) -> Launch | Non
         return None
     if any(a.stride != 1 or a.dilation != 1 or a.kernel > a.size + a.pad_begin for a in axes):
         return None
-    if prod(a.kernel for a in axes) < SEPARABLE_TAPS or prod(a.out for a in axes) == 1:
+    if prod(a.kernel for a in axes) < SEPARABLE_TAPS:
         return None
     tiles = _known_tiles(problem, geometry)
     if tiles is not None and _compiles_in():

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import gpupool
 from gpupool import planner, verify
+from gpupool.errors import GpupoolValueError
 from gpupool.planner import THREADS, contiguous, divisor, plan
 from gpupool.problem import PoolProblem, Problem, resolve
 from tests import emulator, strategies
@@ -332,3 +333,26 @@ def merging_case(function: str, kinds: list[str], last: bool, memory: str) -> st
     if function == "max_pool":
         arguments["return_indices"] = True
     return strategies.Case(function, (strategies.MEMORY[memory](x.astype(np.float32)),), arguments)
+
+
+# The public override
+
+
+@pytest.mark.parametrize("kernel", planner.KERNELS)
+def test_plan_asks_for_one_kernel(kernel):
+    call = gpupool.plan(
+        "max", (1, 64, 56, 56), "float16", kernel_shape=(7, 7), pads=3, kernel=kernel
+    )
+    assert call.plan.kernel == (kernel if kernel != "auto" else "rows")
+    assert plan(call.problem, kernel=kernel) is call.plan
+
+
+def test_plan_refuses_a_kernel_that_does_not_serve():
+    with pytest.raises(GpupoolValueError, match=r"kernel = 'rows' does not serve .*'window' would"):
+        gpupool.plan(
+            "max", (1, 1, 9, 9), "float32", kernel_shape=9, dilations=2, pads=8, kernel="rows"
+        )
+    with pytest.raises(GpupoolValueError, match="kernel = 'window' does not serve MaxUnpool"):
+        gpupool.plan("max-unpool", (1, 1, 9), "float32", kernel_shape=2, kernel="window")
+    with pytest.raises(GpupoolValueError, match=r"kernel = 'fastest'.* auto, window"):
+        gpupool.plan("max", (1, 1, 9), "float32", kernel_shape=2, kernel="fastest")
