@@ -11,7 +11,7 @@ import inspect
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -179,16 +179,10 @@ def resolve(op: str, shape: Sequence[int], dtype: object, **attributes: Any) -> 
 
 
 def _check_names(op: str, attributes: Iterable[str]) -> None:
-    takes = _takes(op)
+    takes = _TAKES[op]
     for name in attributes:
         if name not in takes:
             raise TypeError(f"{op} takes no {name!r}: its attributes are {', '.join(takes)}")
-
-
-@cache
-def _takes(op: str) -> tuple[str, ...]:
-    """Return the attributes of an operator; before them come its name, x's shape and its dtype."""
-    return tuple(inspect.signature(_RESOLVERS[op]).parameters)[3:]
 
 
 def _layout(shape: tuple[int, ...], channels_last: object) -> tuple[bool, tuple[int, ...]]:
@@ -583,6 +577,9 @@ _RESOLVERS: dict[str, Any] = {
     "RoiAlign": _roi_align,
 }
 
+_TAKES = {op: tuple(inspect.signature(run).parameters)[3:] for op, run in _RESOLVERS.items()}
+"""The attributes of every operator: what comes after its name, x's shape and its dtype."""
+
 
 def output_shape(op: str, x_shape: Sequence[int], *args: Any, **attributes: Any) -> tuple[int, ...]:
     """Return the shape of Y that ``op`` gives for an x of ``x_shape``, without any array.
@@ -606,7 +603,7 @@ def output_shape(op: str, x_shape: Sequence[int], *args: Any, **attributes: Any)
     averaged = attributes.pop("dtype", None)
     if averaged is None:
         return resolve(op, x_shape, "float32", **attributes).outputs[0].shape
-    if "out_dtype" not in _takes(found):
+    if "out_dtype" not in _TAKES[found]:
         _check_names(found, ["dtype"])
     return resolve(op, x_shape, "uint8", out_dtype=averaged, **attributes).outputs[0].shape
 
