@@ -406,7 +406,8 @@ def _sum_dtype(problem: PoolProblem) -> np.dtype[Any]:
 def _operator(problem: PoolProblem, index: str) -> str:
     element = problem.dtype.cuda
     if problem.indices:
-        return f"ArgMax<{element}, {index}>"
+        numbers = "int" if problem.index_dtype == np.int32 else "long long"
+        return f"ArgMax<{element}, {index}, {numbers}>"
     if problem.reduction == "max":
         return f"Max<{element}>"
     if problem.reduction == "lp":
@@ -701,7 +702,9 @@ class _Tile:
     def cheapest(cls, problem: PoolProblem, geometry: _Geometry, alignment: int) -> _Tile | None:
         """Return the tile with the fewest instructions, or None where rows.cu does not apply."""
         dims, inner = geometry.dims, geometry.dims[-1]
-        if problem.indices or len(dims) > 3 or inner.axis.pad_begin >= inner.axis.kernel:
+        if len(dims) > 3 or inner.axis.pad_begin >= inner.axis.kernel:
+            return None
+        if problem.indices and not _numbers_fit(problem, dims):
             return None
         if problem.reduction == "lp" and not _exponent(problem):
             return None  # a pow for every tap spills, and compiles for seconds
@@ -745,6 +748,8 @@ class _Tile:
         each = 0.5 if self.pairs else max(1, problem.dtype.itemsize // 4)
         line = self._span(inner) * self.lanes * each
         outputs = self.outputs * self.rows * self.lanes * each
+        if problem.indices:
+            return line + 2 * outputs <= TILE_REGISTERS
         return (self.rows + 1) * line <= TILE_REGISTERS and outputs <= TILE_OUTPUTS
 
     def _span(self, inner: Axis) -> int:
@@ -781,6 +786,10 @@ class _Tile:
         work = lines * (loads + elements * lift + 4)
         work += self.rows * elements * (slices * row.kernel - 1)
         outputs = self.rows * self.outputs * self.lanes
+        if problem.indices:
+            taps = slices * row.kernel * inner.kernel
+            work = lines * (loads + elements + 4) + outputs * (4 * taps + 15)
+            return max(self.threads(geometry), FILL) * (TILE_SETUP + work)
         finish = 6 if problem.reduction == "average" else 2
         work += outputs * ((2 * inner.kernel - 1) * pairs + finish * lift + 4 / self.store)
         return max(self.threads(geometry), FILL) * (TILE_SETUP + work)
@@ -789,10 +798,21 @@ class _Tile:
 def _pieces(inner: Axis, packed: bool) -> list[tuple[int, int]]:
     """Return outputs along a row that a thread may take, and the row's size where that is all."""
     pieces = [(outputs, 0) for outputs in (1, 2, 4, 8, 16)]
-    last = (inner.out - 1) * inner.stride - inner.pad_begin
-    if packed and inner.out <= TILE_ROW and last < inner.size:  # no window is all padding
+    if packed and inner.out <= TILE_ROW and _touches(inner):
         pieces.append((inner.out, inner.size))
     return pieces
+
+
+def _touches(axis: Axis) -> bool:
+    """Whether every window has a tap in the input."""
+    last = (axis.out - 1) * axis.stride - axis.pad_begin
+    return axis.pad_begin < axis.kernel and last < axis.size
+
+
+def _numbers_fit(problem: PoolProblem, dims: Sequence[_Dim]) -> bool:
+    """Whether every window has an Index, and 32 bits hold those of a plane."""
+    numbers = problem.channels * prod(dim.axis.size for dim in dims)
+    return numbers <= INT32_MAX and all(_touches(dim.axis) for dim in dims)
 
 
 def _row_counts(dims: Sequence[_Dim]) -> list[int]:
@@ -849,7 +869,8 @@ def _rows_launch(problem: PoolProblem, geometry: _Geometry, tile: _Tile) -> Laun
     grid["groups"], grid["row_groups"] = divisor(groups, "int"), divisor(row_groups, "int")
     grid["pixel_step"] = problem.channels
     scalars = (grid, _parameters(problem, geometry))
-    return Launch("rows.cu", "rows", template, ("x", "y"), scalars, (-(-threads // THREADS), 1))
+    operands = ("x", "y", "indices")
+    return Launch("rows.cu", "rows", template, operands, scalars, (-(-threads // THREADS), 1))
 
 
 def _plan_plane(

@@ -26,6 +26,9 @@ from gpupool.window import AUTO_PADS, Window, covering, out_shape, window
 MAX_SAMPLES = 2**24
 """RoiAlign: the most samples in one bin, as many as the pixels of a 4096 x 4096 image."""
 
+INDEX_DTYPES = {name: np.dtype(name) for name in ("int64", "int32")}
+"""Types of Indices; ONNX knows the first."""
+
 SMALL_P = 2.0**-7
 """Norms below this p divide by the greatest tap first, so that a lone tap stays what it is."""
 
@@ -95,6 +98,7 @@ class PoolProblem(_Problem):
     window: Window
     indices: bool = False
     storage_order: int = 0
+    index_dtype: np.dtype[Any] = INDEX_DTYPES["int64"]
     count_include_pad: bool = False
     p: float = 2.0
 
@@ -103,7 +107,7 @@ class PoolProblem(_Problem):
         """Y, and Indices where they are asked for."""
         shape = self.laid_out(self.batch, out_shape(self.window))
         y = Output("Y", shape, self.out_dtype.numpy)
-        return (y, Output("Indices", shape, np.dtype(np.int64))) if self.indices else (y,)
+        return (y, Output("Indices", shape, self.index_dtype)) if self.indices else (y,)
 
 
 @dataclass(frozen=True)
@@ -266,6 +270,7 @@ def _max_pool(
     ceil_mode: object = False,
     storage_order: object = 0,
     return_indices: object = False,
+    index_dtype: object = "int64",
     channels_last: object = False,
     opset: int | None = None,
 ) -> PoolProblem:
@@ -273,6 +278,7 @@ def _max_pool(
     ceil = validate.flag("ceil_mode", ceil_mode)
     order = int(validate.flag("storage_order", storage_order))
     indices = validate.flag("return_indices", return_indices)
+    numbers = _index_dtype(index_dtype, shape)
     axes = _resolve_window(op, spatial, kernel_shape, strides, pads, dilations, auto_pad, ceil)
     _gate(
         op,
@@ -280,6 +286,7 @@ def _max_pool(
         dtype,
         1 + indices,
         last,
+        ("index_dtype",) if numbers != INDEX_DTYPES["int64"] else (),
         dilations=_used(dilations),
         ceil_mode=ceil,
         storage_order=bool(order),
@@ -290,8 +297,25 @@ def _max_pool(
             "N x C x D1 .. Dn only"
         )
     return PoolProblem(
-        op, dtype, shape, last, "max", dtype, axes, indices=indices, storage_order=order
-    )
+        op, dtype, shape, last, "max", dtype, axes,
+        indices=indices, storage_order=order, index_dtype=numbers,
+    )  # fmt: skip
+
+
+def _index_dtype(asked: object, shape: tuple[int, ...]) -> np.dtype[Any]:
+    name = validate.choice("index_dtype", _dtype_name(asked), tuple(INDEX_DTYPES))
+    if name == "int32" and prod(shape) - 1 > validate.INT32_MAX:
+        raise GpupoolValueError(
+            f"index_dtype = 'int32': positions in x of shape {shape} reach {prod(shape) - 1}, "
+            f"more than {validate.INT32_MAX}: use 'int64'"
+        )
+    return INDEX_DTYPES[name]
+
+
+def _dtype_name(asked: object) -> object:
+    if isinstance(asked, np.dtype):
+        return asked.name
+    return asked.__name__ if isinstance(asked, type) else asked
 
 
 def _average_pool(

@@ -20,11 +20,17 @@ struct Norm {
     double p, exponent, slip, least;
 };
 
-template <class T> struct Max {
+// An operator of values only; Index is what no kernel stores then.
+struct NoIndices {
+    using Index = long long;
+    static constexpr bool indices = false;
+};
+
+template <class T> struct Max : NoIndices {
     using Element = T;
     using Out = T;
     using Accumulator = typename ::Element<T>::Value;
-    static constexpr bool indices = false, counts = false, exact = true;
+    static constexpr bool counts = false, exact = true;
     static constexpr bool pairs = sizeof(T) == 2;  // two elements in a word merge at once
 
     __device__ explicit Max(const Norm&) {}
@@ -39,16 +45,17 @@ template <class T> struct Max {
 };
 
 // MaxPool with Indices. A window starts on its first valid tap, so that all -inf names that one;
-// the kernel reads the element again where the code says.
-template <class T, class Code> struct ArgMax {
+// the kernel reads the element again where the code says. To is the type of Indices.
+template <class T, class Code, class To> struct ArgMax {
     using Element = T;
     using Out = T;
+    using Index = To;
     using Value = typename ::Element<T>::Value;
     struct Accumulator {
         Value best;
         Code code;
     };
-    static constexpr bool indices = true, counts = false, exact = true;
+    static constexpr bool indices = true, counts = false, exact = true, pairs = false;
 
     __device__ explicit ArgMax(const Norm&) {}
     __device__ Accumulator start() const { return {lowest<T>(), 0}; }
@@ -80,11 +87,11 @@ struct ScaledSum {
     }
 };
 
-template <class T> struct Average {
+template <class T> struct Average : NoIndices {
     using Element = T;
     using Out = T;
     using Accumulator = typename ::Element<T>::Value;
-    static constexpr bool indices = false, counts = true, pairs = false;
+    static constexpr bool counts = true, pairs = false;
     static constexpr bool exact = ::Element<T>::half;
 
     __device__ explicit Average(const Norm&) {}
@@ -108,11 +115,11 @@ template <class T> struct Average {
 };
 
 // The average of 8-bit integers: an exact sum, then one rounding to To, half to even.
-template <class T, class To, class Sum> struct IntegerAverage {
+template <class T, class To, class Sum> struct IntegerAverage : NoIndices {
     using Element = T;
     using Out = To;
     using Accumulator = Sum;
-    static constexpr bool indices = false, counts = true, exact = true, pairs = false;
+    static constexpr bool counts = true, exact = true, pairs = false;
 
     __device__ explicit IntegerAverage(const Norm&) {}
     __device__ Accumulator start() const { return 0; }
@@ -176,11 +183,11 @@ template <int P> struct ScaledPowers {
     }
 };
 
-template <class T, int P, class Sum> struct Lp {
+template <class T, int P, class Sum> struct Lp : NoIndices {
     using Element = T;
     using Out = T;
     using Accumulator = Sum;
-    static constexpr bool indices = false, counts = false, exact = false, pairs = false;
+    static constexpr bool counts = false, exact = false, pairs = false;
     Norm norm;
 
     __device__ explicit Lp(const Norm& n) : norm(n) {}

@@ -207,7 +207,7 @@ template <class Op, int Axes, class Index, int Outputs, int Workers, bool Channe
           int Load>
 __global__ void __launch_bounds__(256)
 plane(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
-      long long* __restrict__ indices, const typename Op::Accumulator* __restrict__ parts,
+      typename Op::Index* __restrict__ indices, const typename Op::Accumulator* __restrict__ parts,
       int part_count, const __grid_constant__ Window<Axes, Index> w) {
     using Output = Place<Axes, Index, Sizes<0>, Sizes<0>, ChannelsLast, Whole>;
     using Block = Together<Op, Output, Index, Outputs, Workers, ChannelsLast, Whole, Load>;
@@ -231,7 +231,7 @@ template <class T> __device__ inline void stage(const T* from, T* to, int elemen
 template <class Op, int Outputs, int Workers>
 __global__ void __launch_bounds__(256)
 plane_staged(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
-             long long* __restrict__ indices, const __grid_constant__ Window<1, int> w) {
+             typename Op::Index* __restrict__ indices, const __grid_constant__ Window<1, int> w) {
     using T = typename Op::Element;
     using Output = Place<1, int, Sizes<0>, Sizes<0>, false, true>;
     using Block = Together<Op, Output, int, Outputs, Workers, false, true, 1>;

@@ -72,12 +72,19 @@ template <class Op, int Size, bool Single> struct Cells<Op, Size, true, Single> 
     }
 };
 
+// What lines are made of: taps lifted by the operator, for Indices the values alone.
+template <class Op> struct Lift { using Type = Op; };
+template <class T, class Code, class Index> struct Lift<ArgMax<T, Code, Index>> {
+    using Type = Max<T>;
+};
+
 template <class Op, int Axes, class Kernel, class Stride, int Pad, int Row, bool Inside,
           int Outputs, int Height, int Lanes, bool Packed, int Load, int Store>
 struct Block {
     using T = typename Op::Element;
     using Out = typename Op::Out;
     using Accumulator = typename Op::Accumulator;
+    using Taps = typename Lift<Op>::Type;
     static constexpr int Outer = Axes > 1 ? Axes - 2 : 0;
     static constexpr int K = Kernel::at(Axes - 1), S = Stride::at(Axes - 1);
     static constexpr int KR = Axes > 1 ? Kernel::at(Outer) : 1;
@@ -101,16 +108,16 @@ struct Block {
     __host__ __device__ static constexpr bool single(int elements) { return unit(elements) == 1; }
 
     struct Line {
-        Cells<Op, Left * Lanes, pairs, single(Left * Lanes)> left;
-        Cells<Op, Body * Lanes, pairs, false> body;
-        Cells<Op, Right * Lanes, pairs, single(Right * Lanes)> right;
+        Cells<Taps, Left * Lanes, pairs, single(Left * Lanes)> left;
+        Cells<Taps, Body * Lanes, pairs, false> body;
+        Cells<Taps, Right * Lanes, pairs, single(Right * Lanes)> right;
 
-        __device__ void clear(const Op& op) {
+        __device__ void clear(const Taps& op) {
             left.clear(op);
             body.clear(op);
             right.clear(op);
         }
-        __device__ void merge(const Op& op, const Line& other) {
+        __device__ void merge(const Taps& op, const Line& other) {
             left.merge(op, other.left);
             body.merge(op, other.body);
             right.merge(op, other.right);
@@ -139,11 +146,13 @@ struct Block {
     const Window<Axes, int>& w;
     const Rows& grid;
     const Op op;
+    const Taps lift;
     const T* x;  // the body's first element in the first row of the plane
     int vector = 0, group, row_group = 0, slice = 0, plane;
+    long long numbered = 0;  // the first number of the plane, of Indices
 
     __device__ Block(const Window<Axes, int>& window, const Rows& rows, const T* input, int n)
-        : w(window), grid(rows), op(window.norm) {
+        : w(window), grid(rows), op(window.norm), lift(window.norm) {
         if constexpr (!Packed) vector = split(n, grid.vectors);
         group = Row ? 0 : split(n, grid.groups);
         if constexpr (Axes > 1) row_group = split(n, grid.row_groups);
@@ -153,7 +162,9 @@ struct Block {
         if constexpr (Packed && Lanes == 1) {
             int channel = split(n, w.channels);
             offset = channel * w.channel_step;
+            numbered = channel * w.index_channel_step;
         }
+        numbered += n * w.index_batch_step;
         offset += n * w.batch_step + (Packed ? group * Outputs * S * Lanes
                                              : vector * Lanes + first_pixel() * grid.pixel_step);
         x = pinned(input + offset);
@@ -183,7 +194,7 @@ struct Block {
         static constexpr int bytes = Count * sizeof(T), count = bytes < 4 ? 1 : bytes / 4;
         unsigned word[count];
 
-        __device__ Loaded(const Op& op, const T* from, bool readable) {
+        __device__ Loaded(const Taps& op, const T* from, bool readable) {
             if constexpr (!Inside) {
 #pragma unroll
                 for (int i = 0; i < count; ++i) word[i] = repeated(op.padding(), i);
@@ -194,15 +205,15 @@ struct Block {
     };
 
     template <int Size, bool Single>
-    __device__ void load_halo(Cells<Op, Size, pairs, Single>& halo, const T* from, bool readable,
+    __device__ void load_halo(Cells<Taps, Size, pairs, Single>& halo, const T* from, bool readable,
                               int pixel) const {
         constexpr int width = unit(Size);
 #pragma unroll
         for (int i = 0; i < Size; i += width) {
             int position = first_pixel() + pixel + i / Lanes;
             bool inside = within(position, size());
-            const Loaded<width> loaded(op, from + i, readable && inside);
-            halo.set(op, loaded.word, i, width);
+            const Loaded<width> loaded(lift, from + i, readable && inside);
+            halo.set(lift, loaded.word, i, width);
         }
     }
 
@@ -212,8 +223,8 @@ struct Block {
             int left = (size() - group * Outputs * S) * Lanes;
 #pragma unroll
             for (int b = 0; b < Body * Lanes; b += Load) {
-                const Loaded<Load> loaded(op, from + b, readable && b < left);
-                line.body.set(op, loaded.word, b, Load);
+                const Loaded<Load> loaded(lift, from + b, readable && b < left);
+                line.body.set(lift, loaded.word, b, Load);
             }
             load_halo(line.right, from + Body * Lanes, readable, Left + Body);
         } else {
@@ -221,45 +232,152 @@ struct Block {
             for (int i = 0; i < Span; ++i) {
                 int position = first_pixel() + i;
                 bool inside = within(position, size());
-                const Loaded<Lanes> loaded(op, from + i * grid.pixel_step, readable && inside);
-                line.body.set(op, loaded.word, i * Lanes, Lanes);
+                const Loaded<Lanes> loaded(lift, from + i * grid.pixel_step, readable && inside);
+                line.body.set(lift, loaded.word, i * Lanes, Lanes);
             }
         }
     }
 
-    // Merges the input rows of one slice into the columns of every output row.
-    __device__ void load_slice(Line (&columns)[Height], const T* from, bool fresh) const {
+    // Hands the input rows of slice t of the window to every output row above them.
+    template <class Found> __device__ void load_slice(Found (&found)[Height], const T* from, int t) const {
         constexpr int rows = (Height - 1) * SR + KR;
         int row = first_row();
         if constexpr (Axes > 1) from += row * outer().step;
 #pragma unroll
         for (int i = 0; i < rows; ++i, ++row) {
             Line line;
-            load_line(line, from, Axes == 1 || (within(row, outer().size)));
+            load_line(line, from, Axes == 1 || within(row, outer().size));
             if constexpr (Axes > 1) from += outer().step;
 #pragma unroll
             for (int r = 0; r < Height; ++r) {
                 int tap = i - r * SR;
-                if (tap < 0 || tap >= KR) continue;
-                if (fresh && tap == 0) columns[r] = line;
-                else columns[r].merge(op, line);
+                if (tap >= 0 && tap < KR) take(found[r], line, t, tap);
             }
         }
     }
 
-    __device__ void load(Line (&columns)[Height]) const {
+    template <class Found> __device__ void load(Found (&found)[Height]) const {
         if constexpr (Axes < 3) {
-            load_slice(columns, x, true);
+            load_slice(found, x, 0);
         } else {
-#pragma unroll
-            for (int r = 0; r < Height; ++r) columns[r].clear(op);
 #pragma unroll 1
             for (int t = 0; t < Kernel::at(0); ++t) {
                 int position = first_slice() + t;
                 if (Inside || within(position, w.axis[0].size))
-                    load_slice(columns, x + position * w.axis[0].step, false);
+                    load_slice(found, x + position * w.axis[0].step, t);
             }
         }
+    }
+
+    // Columns: what was found of a row of outputs, merged downwards.
+    __device__ void start(Line (&columns)[Height]) const {
+        if constexpr (Axes > 2) {
+#pragma unroll
+            for (int r = 0; r < Height; ++r) columns[r].clear(lift);
+        }
+    }
+    __device__ void take(Line& columns, const Line& line, int, int tap) const {
+        if (Axes < 3 && tap == 0) columns = line;
+        else columns.merge(lift, line);
+    }
+
+    // With Indices: the greatest tap of every output, and its code, (slice, row, column) of the
+    // window as digits.
+    struct Best {
+        typename Element<T>::Value value[Outputs * Lanes];
+        int code[Outputs * Lanes];
+    };
+    static constexpr int digit = 64;
+
+    // A window begins on its first valid tap, so that all -inf names that one.
+    __device__ void start(Best (&best)[Height]) const {
+        auto hidden = [](int first) { return Inside || first >= 0 ? 0 : -first; };
+#pragma unroll
+        for (int r = 0; r < Height; ++r) {
+            int row = r * SR < KR ? hidden(first_row() + r * SR) : 0;
+            int code = (hidden(first_slice()) * digit + row) * digit;
+#pragma unroll
+            for (int b = 0; b < Outputs * Lanes; ++b) {
+                int column = b / Lanes * S;
+                best[r].value[b] = lowest<T>();
+                best[r].code[b] = code + (column < Pad ? hidden(first_pixel() + column) : 0);
+            }
+        }
+    }
+    __device__ void take(Best& best, const Line& line, int t, int tap) const {
+#pragma unroll
+        for (int b = 0; b < Outputs * Lanes; ++b) {
+#pragma unroll
+            for (int j = 0; j < K; ++j) {
+                if (padding(b, j)) continue;
+                auto v = line.at(under(b, j));
+                bool greater = displaces(v, best.value[b]);
+                best.value[b] = greater ? v : best.value[b];
+                best.code[b] = greater ? (t * digit + tap) * digit + j : best.code[b];
+            }
+        }
+    }
+
+    // A value of 16 bits is read again: a conversion may change the bits of a NaN.
+    __device__ T element(typename Element<T>::Value value, int row, int column, int lane) const {
+        if constexpr (sizeof(T) != 2) return Round<T>::from(value);
+        const int step = Packed ? Lanes : grid.pixel_step;
+        int from = (column - (Packed ? group * Outputs * S : first_pixel())) * step + lane;
+        return x[from + row];
+    }
+
+    // By 16 bytes where they are aligned: the plan speaks for x and y alone.
+    template <class Index, int Width>
+    __device__ static void store_numbers(const Index (&numbers)[Width], Index* to) {
+        constexpr int width = least(Width, 16 / sizeof(Index));
+        const bool aligned = reinterpret_cast<unsigned long long>(to) % (width * sizeof(Index)) == 0;
+#pragma unroll
+        for (int i = 0; i < Width; i += width) {
+            Pack<Index, width> pack;
+#pragma unroll
+            for (int j = 0; j < width; ++j) pack.element[j] = numbers[i + j];
+            if (aligned) {
+                *reinterpret_cast<Pack<Index, width>*>(to + i) = pack;
+            } else {
+#pragma unroll
+                for (int j = 0; j < width; ++j) to[i + j] = pack.element[j];
+            }
+        }
+    }
+
+    __device__ void write_row(const Best& best, int r, Out* y, typename Op::Index* indices) const {
+        constexpr int width = Packed ? Store : Lanes;
+        int left = (outputs() - group * Outputs) * Lanes, first = place(r, 0);
+#pragma unroll
+        for (int b = 0; b < Outputs * Lanes; b += width) {
+            if (!Inside && b >= left) return;
+            int at = first + (Packed ? b : b / Lanes * grid.pixel_step);
+            Pack<Out, width> pack;
+            typename Op::Index numbers[width];
+#pragma unroll
+            for (int i = 0; i < width; ++i) {
+                int code = best.code[b + i], lane = (b + i) % Lanes;
+                int column = first_pixel() + (b + i) / Lanes * S + code % digit;
+                int memory = 0, number = column * static_cast<int>(inner().index_step);
+                auto add = [&](const Axis<int>& axis, int position) {
+                    memory += position * axis.step;
+                    number += position * static_cast<int>(axis.index_step);
+                };
+                if constexpr (Axes > 1) add(outer(), first_row() + r * SR + code / digit % digit);
+                if constexpr (Axes > 2) add(w.axis[0], first_slice() + code / digit / digit);
+                pack.element[i] = element(best.value[b + i], memory, column, lane);
+                numbers[i] =
+                    numbered + (Lanes > 1 ? (vector * Lanes + lane) * w.index_channel_step : 0) + number;
+            }
+            *reinterpret_cast<Pack<Out, width>*>(y + at) = pack;
+            store_numbers(numbers, indices + at);
+        }
+    }
+
+    __device__ void write(const Best (&best)[Height], Out* y, typename Op::Index* indices) const {
+#pragma unroll
+        for (int r = 0; r < Height; ++r)
+            if (row_exists(r)) write_row(best[r], r, y, indices);
     }
 
     // Pixel of a line that tap j of output element b reads.
@@ -416,7 +534,7 @@ struct Block {
             int n = place(r, output) + i % Lanes;
             const Single single(w, n);
             const Alone<T, Single, Kernel, int> traverse{single, input + single.base};
-            store(op, single, traverse, n, true, input, y, nullptr);
+            store(op, single, traverse, n, true, input, y, static_cast<typename Op::Index*>(nullptr));
         }
     }
 };
@@ -425,16 +543,24 @@ template <class Op, int Axes, class Kernel, class Stride, int Pad, int Row, bool
           int Outputs, int Height, int Lanes, bool Packed, int Load, int Store>
 __global__ void __launch_bounds__(256, Op::counts || !Op::exact ? 2 : 0)
 rows(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
-     const __grid_constant__ Rows grid, const __grid_constant__ Window<Axes, int> w) {
+     typename Op::Index* __restrict__ indices, const __grid_constant__ Rows grid, const __grid_constant__ Window<Axes, int> w) {
     int n = blockIdx.x * blockDim.x + threadIdx.x;
     if (n >= grid.threads) return;
     using Tile =
         Block<Op, Axes, Kernel, Stride, Pad, Row, Inside, Outputs, Height, Lanes, Packed, Load, Store>;
     const Tile block(w, grid, x, n);
-    typename Tile::Line columns[Height];
-    block.load(columns);
-    typename Op::Accumulator doubt = 0;
-    block.write(columns, y, doubt);
-    if constexpr (!Op::exact)
-        if (!(doubt == 0)) block.redo(x, y);
+    if constexpr (Op::indices) {
+        typename Tile::Best best[Height];
+        block.start(best);
+        block.load(best);
+        block.write(best, y, indices);
+    } else {
+        typename Tile::Line columns[Height];
+        block.start(columns);
+        block.load(columns);
+        typename Op::Accumulator doubt = 0;
+        block.write(columns, y, doubt);
+        if constexpr (!Op::exact)
+            if (!(doubt == 0)) block.redo(x, y);
+    }
 }

@@ -8,7 +8,7 @@
 template <class Op, int Axes, class Index, class Kernel, class Stride, bool ChannelsLast>
 __global__ void __launch_bounds__(256)
 window(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
-       long long* __restrict__ indices, const __grid_constant__ Window<Axes, Index> w) {
+       typename Op::Index* __restrict__ indices, const __grid_constant__ Window<Axes, Index> w) {
     Index n = static_cast<Index>(blockIdx.x) * blockDim.x + threadIdx.x;
     if (n >= w.outputs) return;
     using Output = Place<Axes, Index, Kernel, Stride, ChannelsLast>;

@@ -187,7 +187,8 @@ template <class Element, class Place, class Kernel, class Index> struct Alone {
 // Stores the result of one output element: a rounded value, or a maximum and its position.
 template <class Op, class Place, class Traverse, class Index>
 __device__ inline void store(const Op& op, const Place& place, Traverse& traverse, Index n, bool writes,
-                             const typename Op::Element* x, typename Op::Out* y, long long* indices) {
+                             const typename Op::Element* x, typename Op::Out* y,
+                             typename Op::Index* indices) {
     if constexpr (Op::indices) {
         Index code = result(op, traverse, 1);
         if (!writes) return;
@@ -195,7 +196,7 @@ __device__ inline void store(const Op& op, const Place& place, Traverse& travers
         long long index = place.index_base;
         y[n] = empty ? Round<typename Op::Out>::from(lowest<typename Op::Element>())
                      : x[place.base + place.offset(code, index)];
-        indices[n] = empty ? -1 : index;
+        indices[n] = static_cast<typename Op::Index>(empty ? -1 : index);
     } else {
         typename Op::Out rounded = result(op, traverse, Op::counts ? place.counted() : 1);
         if (writes) y[n] = rounded;

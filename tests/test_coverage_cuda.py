@@ -23,7 +23,14 @@ from tests.combinations import combinations
 from tests.conftest import emulator_backend
 from tests.cuda_on_cpu import line_coverage, write_coverage
 from tests.strategies import Case
-from tests.test_kernels import KERNELS, LARGE, Configuration, compile_ahead, large
+from tests.test_kernels import (
+    KERNELS,
+    LARGE,
+    Configuration,
+    compile_ahead,
+    large,
+    narrowly_aligned_indices,
+)
 from tests.test_sanitizers import (
     align_bad_regions,
     pool_bad_regions,
@@ -103,6 +110,7 @@ def test_every_line_that_the_host_compiles_runs(tmp_path, capsys):
     compile_ahead(chosen, build="coverage")
     for configuration in chosen:
         configuration.run(build="coverage")
+    narrowly_aligned_indices(build="coverage")
     with emulator.settings(build="coverage"):
         unpool_bad_positions()
         pool_bad_regions("float32")

@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, Phase
 from hypothesis import strategies as st
 
 import gpupool
-from gpupool import launch, planner
+from gpupool import launch, oracle, planner
 from gpupool.dtypes import DTYPES
 from gpupool.jit import kernel_folder
 from gpupool.opset import OPERATORS
@@ -327,6 +327,52 @@ def test_unaligned_memory_is_never_touched_by_a_kernel(function):
         out = tuple(unaligned(np.zeros_like(array)) for array in right)
         with emulator.settings(build="checked"):
             assert_same(other.call(EMULATED, out=out if len(out) > 1 else out[0]), right)
+
+
+# Indices
+
+
+def eight_of_sixteen(n: int) -> np.ndarray[Any, Any]:
+    """Return int64 memory at an address that 8 divides and 16 does not."""
+    memory = np.empty(n + 1, np.int64)
+    return memory[1:] if memory.ctypes.data % 16 == 0 else memory[:n]
+
+
+def narrowly_aligned_indices(**settings: Any) -> None:
+    x = np.random.default_rng(0).standard_normal((1, 2, 16, 16)).astype(np.float32)
+    y, indices = np.empty_like(x), eight_of_sixteen(x.size).reshape(x.shape)
+    kernel, constants = KERNELS["rows"]
+    with emulator.constants(**NO_CAP, **constants), emulator.settings(kernel=kernel, **settings):
+        emulator.max_pool(x, 3, strides=1, pads=1, return_indices=True, out=(y, indices))
+    right = gpupool.max_pool(x, 3, strides=1, pads=1, return_indices=True)
+    assert_same((y, indices), right)
+
+
+def test_indices_may_be_aligned_to_their_own_size_only():
+    narrowly_aligned_indices(build="checked")
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("kernel", ["window", "specialised", "rows", "plane"])
+@pytest.mark.parametrize("dtype", strategies.EVERY)
+def test_indices_of_32_bits_are_the_same_positions(dtype, kernel, last):
+    shape = (2, 9, 14, 8) if last else (2, 8, 9, 14)
+    x = np.random.default_rng(1).integers(0, 6, shape).astype(strategies.dtype_of(dtype))
+    arguments = {"kernel_shape": 3, "strides": 2, "pads": 1, "return_indices": True}
+    found = {}
+    for index_dtype in ("int64", "int32"):
+        problem = resolve(
+            "max", shape, dtype, **arguments, index_dtype=index_dtype, channels_last=last
+        )
+        outputs = tuple(np.empty(o.shape, o.dtype) for o in problem.outputs)
+        plan = planner.plan(problem, None, 16, kernel)
+        launch.launch_all(plan, (x, *outputs), np, emulator.find)
+        right = tuple(np.empty_like(output) for output in outputs)
+        oracle.run(problem, (x,), right)
+        assert_same(outputs, right)
+        found[index_dtype] = outputs[1]
+    assert found["int32"].dtype == np.int32
+    np.testing.assert_array_equal(found["int32"], found["int64"])
 
 
 # What a plan promises

@@ -253,6 +253,39 @@ def test_no_integer_overflows_in_a_kernel(function: str, arguments: dict[str, An
     assert_bitwise(y, getattr(gpupool, function)(x, **arguments))
 
 
+# Indices of 32 bits
+
+
+def test_32_bit_indices_are_refused_where_a_position_passes_them() -> None:
+    shape = (1, 2**16, 2**15)
+    fits = resolve("max", shape, "uint8", kernel_shape=2, return_indices=True, index_dtype="int32")
+    assert fits.outputs[1].dtype == np.int32
+    assert "ArgMax<unsigned char, int, int>" in repr(plan(fits, kernel="window"))
+    larger = (2, *shape[1:])
+    with pytest.raises(gpupool.GpupoolValueError, match="reach 4294967295, more than 2147483647"):
+        resolve("max", larger, "uint8", kernel_shape=2, return_indices=True, index_dtype="int32")
+
+
+@pytest.mark.parametrize("index_dtype", ["int32", np.int32, np.dtype(np.int32)])
+def test_32_bit_indices_are_no_part_of_onnx(index_dtype: Any) -> None:
+    with pytest.raises(gpupool.GpupoolValueError, match="index_dtype is gpupool's own"):
+        resolve("max", (1, 1, 8), "float32", kernel_shape=2, index_dtype=index_dtype, opset=12)
+
+
+@pytest.mark.parametrize(
+    ("index_dtype", "error"),
+    [
+        ("int16", gpupool.GpupoolValueError),
+        (np.float32, gpupool.GpupoolValueError),
+        (None, gpupool.GpupoolTypeError),
+        (32, gpupool.GpupoolTypeError),
+    ],
+)
+def test_index_dtype_is_one_of_two(index_dtype: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match=r"index_dtype.*int64, int32"):
+        resolve("max", (1, 1, 8), "float32", kernel_shape=2, index_dtype=index_dtype)
+
+
 # Fewer axes
 
 

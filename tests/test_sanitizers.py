@@ -241,7 +241,7 @@ BUGS = {
         pool(1, 1, 9, 9), "window",
     ),
     "an Index dropped": Planted(
-        "window.cuh", "    indices[n] = empty", "    if (n % 2) indices[n] = empty", None,
+        "window.cuh", "    indices[n] =", "    if (n % 2) indices[n] =", None,
         pool(1, 1, 9, 9, return_indices=True), "window",
     ),
     "the specialised tier never at the border": Planted(
