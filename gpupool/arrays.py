@@ -133,6 +133,16 @@ def read_only(array: Any) -> bool:
     return isinstance(array, np.ndarray) and not array.flags.writeable
 
 
+def repeats(array: Any) -> bool:
+    """Whether one axis has its elements all in one place, as a broadcast array has.
+
+    >>> repeats(np.broadcast_to(np.zeros(1), 3)), repeats(np.zeros(3))
+    (True, False)
+    """
+    steps = zip(array.shape, array.strides, strict=True)
+    return array.size > 0 and any(size > 1 and step == 0 for size, step in steps)
+
+
 def is_aligned(array: Any) -> bool:
     """Whether every element lies on a multiple of its size, as kernels read and write it."""
     steps = (step for size, step in zip(array.shape, array.strides, strict=True) if size > 1)

@@ -48,6 +48,9 @@ class Library(Protocol):
     def channels_last(self, problem: Problem, x: Any) -> bool:
         """Whether memory should be read as channels-last although the shape is N, C, D1 .. Dn."""
 
+    def untraced(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the function as this library's compiler calls it, without looking inside."""
+
 
 def without_backward(name: str) -> GpupoolTypeError:
     """Return the error for a tensor whose gradient torch would have to know."""
@@ -120,6 +123,11 @@ class Torch:
         )
         contiguous = sys.modules["torch"].contiguous_format
         return not (problem.channels_last or counts) and memory_format(x) is not contiguous
+
+    def untraced(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Break the graph: gpupool.torch has the operators that a graph can hold."""
+        hidden: Callable[..., Any] = sys.modules["torch"].compiler.disable(function)
+        return hidden
 
 
 def memory_format(x: Any) -> Any:
@@ -202,6 +210,10 @@ class Jax:
     def channels_last(self, problem: Problem, x: Any) -> bool:  # noqa: ARG002 - the protocol has it
         """JAX arrays show no strides."""
         return False
+
+    def untraced(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the function: arrays that are traced are refused."""
+        return function
 
     def _platform(self, array: Any) -> str:
         return str(next(iter(array.devices())).platform)

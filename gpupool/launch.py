@@ -143,7 +143,7 @@ class Bound:
         by_value: Callable[[Scalar], Any] = lambda value: value,
     ) -> None:
         self._empty, self._workspace, self._null = xp.empty, chosen.workspace, by_value(NULL)
-        names = (*_operands(chosen.problem), "workspace")
+        names = (*operands(chosen.problem), "workspace")
         absent = len(names)
         self._launches = [
             (
@@ -162,12 +162,12 @@ class Bound:
         """Launch on the current stream; ``arrays`` are inputs before outputs."""
         # Sixteen-byte elements, so that any partial result is aligned.
         workspace = self._workspace and self._empty(-(-self._workspace // 16), "complex128")
-        operands = (*arrays, workspace, self._null)
+        pointers = (*arrays, workspace, self._null)
         for function, grid, chosen, scalars, shared in self._launches:
-            function(grid, BLOCK, (*chosen(operands), *scalars), shared_mem=shared)
+            function(grid, BLOCK, (*chosen(pointers), *scalars), shared_mem=shared)
 
 
-def _operands(problem: Problem) -> tuple[str, ...]:
+def operands(problem: Problem) -> tuple[str, ...]:
     """Return the names of inputs and outputs, as ``Launch.operands`` calls them."""
     if isinstance(problem, PoolProblem):
         return ("x", "y", "indices") if problem.indices else ("x", "y")

@@ -120,10 +120,12 @@ class PlannedCall:
                 f"x is {arrays.dtype(x)} {tuple(x.shape)}, "
                 f"the plan is for {problem.dtype} {problem.shape}"
             )
-        for array in inputs[1:]:
-            _same_kind(kind, "input", array)
+        for name, array in zip(launch.operands(problem)[1:], inputs[1:], strict=False):
+            _same_kind(kind, name, array)
         if kind not in BACKENDS:
-            return self._computed_viewed(kind, inputs, out, planned)
+            # Dynamo, which traces what torch compiles, would go through the oracle.
+            computed = interchange.LIBRARIES[kind].untraced(self._computed_viewed)
+            return computed(kind, inputs, out, planned)
         return _as_result(self._computed(kind, inputs, _as_tuple(problem, out), planned))
 
     def _repeated(self, inputs: tuple[Any, ...], out: Any) -> Any:
@@ -295,6 +297,10 @@ def _check_given(
             )
         if arrays.read_only(array):
             raise GpupoolValueError(f"out for {output.name} is read-only")
+        if arrays.repeats(array):
+            raise GpupoolValueError(
+                f"out for {output.name} repeats its elements (stride 0): pass an array of its own"
+            )
         others = (*inputs, *(other for other in given if other is not array))
         if any(arrays.overlap(array, other) for other in others):
             raise GpupoolValueError(

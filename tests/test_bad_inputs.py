@@ -359,6 +359,15 @@ def test_out_read_only():
         gpupool.max_pool(x, 2, out=out)
 
 
+def test_out_that_repeats_its_elements():
+    x = np.zeros((1, 1, 4), np.float32)
+    out = np.lib.stride_tricks.as_strided(np.zeros(1, np.float32), (1, 1, 3), (0, 0, 0))
+    with pytest.raises(GpupoolValueError, match=r"out for Y repeats its elements \(stride 0\)"):
+        gpupool.max_pool(x, 2, out=out)
+    single = np.lib.stride_tricks.as_strided(np.zeros(1, np.float32), (1, 1, 1), (0, 0, 0))
+    assert gpupool.max_pool(x, 4, out=single) is single
+
+
 def test_out_with_an_address_range_that_overlaps_x(backend):
     memory = backend.array(np.zeros(20, np.float32))
     x = memory[:12].reshape(1, 1, 12)

@@ -178,7 +178,7 @@ def test_kinds_do_not_mix(torch, jax):
         gpupool.max_pool(x, 1, out=torch.ones(1, 1, 4))
     with pytest.raises(gpupool.GpupoolTypeError, match="torch array and out a numpy"):
         gpupool.max_pool(torch.ones(1, 1, 4), 1, out=x)
-    with pytest.raises(gpupool.GpupoolTypeError, match="jax array and input a numpy"):
+    with pytest.raises(gpupool.GpupoolTypeError, match="jax array and indices a numpy"):
         gpupool.max_unpool(jax.numpy.ones((1, 1, 2)), np.zeros((1, 1, 2), np.int64), 2)
 
 

@@ -7,6 +7,7 @@ import inspect
 import numpy as np
 import pytest
 
+from gpupool import max_pool
 from gpupool.errors import GpupoolTypeError, GpupoolValueError
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -294,6 +295,14 @@ def test_a_compiled_model_gives_the_same_output():
         for shape in ((2, 3, 61, 64), (3, 3, 40, 52)):
             x = torch.randn(shape)
             torch.testing.assert_close(compiled(x), model(x))
+
+
+def test_the_plain_functions_break_the_graph_and_are_right():
+    def forward(x):
+        return max_pool(x * 2, 3, strides=2) + 1
+
+    x = torch.randn(2, 3, 17, 18)
+    torch.testing.assert_close(torch.compile(forward, backend="eager")(x), forward(x))
 
 
 @pytest.mark.slow
