@@ -31,6 +31,7 @@ def max_pool(
     ceil_mode: bool = False,
     storage_order: int = 0,
     return_indices: bool = False,
+    index_dtype: Any = "int64",
     channels_last: bool = False,
     opset: int | None = None,
     out: Any = None,
@@ -44,7 +45,9 @@ def max_pool(
     x is N x C x D1 .. Dn (or N x D1 .. Dn x C with ``channels_last``) of float16, bfloat16,
     float32, float64, int8 or uint8; y has its dtype. Indices are int64 flat positions in x as
     passed, so that ``x.ravel()[indices] == y`` where ``indices >= 0``; ``storage_order=1`` counts
-    the spatial part column-major. ``out`` (a pair with ``return_indices``) is filled and returned.
+    the spatial part column-major. ``index_dtype="int32"``, gpupool's own, halves what Indices take
+    where x has at most 2**31 elements. ``out`` (a pair with ``return_indices``) is filled and
+    returned.
     Raises GpupoolValueError, GpupoolTypeError or GpupoolMemoryError before anything is computed.
     Source: ONNX MaxPool 1, 8, 10, 11, 12, 22.
 
@@ -65,6 +68,7 @@ def max_pool(
         ceil_mode=ceil_mode,
         storage_order=storage_order,
         return_indices=return_indices,
+        index_dtype=index_dtype,
         channels_last=channels_last,
         opset=opset,
     ).compute((x,), out)
