@@ -614,8 +614,8 @@ def _known_tiles(problem: PoolProblem, geometry: _Geometry) -> _Tiles | None:
     most = min(THREADS, SHARED_BYTES // item // outer.kernel) - 1
     across = -(-inner.out // max(1, most - inner.kernel + 1))
     width = -(-inner.out // across)
-    # Planes side by side share the padding between them.
-    padding = min(inner.pad_begin, inner.pad_end) if across == 1 else 0
+    # Planes side by side share the padding between them, as far as no window lies in it.
+    padding = min(inner.pad_begin, inner.pad_end, inner.kernel - 1) if across == 1 else 0
     span = width + inner.kernel - 1 - padding
     together = (
         min((most - padding) // span, max(1, planes // (BLOCKS << twins))) if across == 1 else 1

@@ -255,6 +255,11 @@ LARGE: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
     "parts, strided": ("lp_pool", (1, 2, 130, 70), {"kernel_shape": 64, "strides": 60}),
     "parts, dilated": ("max_pool", (1, 1, 150, 150), {"kernel_shape": 70, "dilations": 2}),
     "long rows": ("max_pool", (1, 2, 3, 2200), {"kernel_shape": (2, 2100)}),
+    "wider padding than windows": (
+        "max_pool",
+        (1, 9, 7, 9),
+        {"kernel_shape": (2, 3), "pads": (4, 5, 2, 6)},
+    ),
     "many planes": ("lp_pool", (3, 50, 12, 12), {"kernel_shape": 12}),
 }
 
