@@ -39,9 +39,12 @@ template <class Op, int Size> struct Walk {
         for (int i = Size - 2; i >= 0; --i) suffix[i] = op.merge(suffix[i], suffix[i + 1]);
     }
     // Writes the windows that begin in this run, behind which there is nothing.
-    template <class Write> __device__ void end(Write write) const {
+    template <class Write> __device__ void end(const Op& op, Write write) {
 #pragma unroll
-        for (int i = 0; i < Size; ++i) write(i, suffix[i]);
+        for (int i = 0; i < Size; ++i) {
+            write(i, suffix[i]);
+            suffix[i] = op.start();
+        }
     }
     // Writes the windows that begin in this run, and goes on to the next, whose elements it reads.
     template <class Read, class Write> __device__ void next(const Op& op, Read read, Write write) {
@@ -225,7 +228,7 @@ template <class Op, class Kernel, int Runs> struct Known : Tile<Op, Few, Kernel:
                 to += tiles.columns;
             };
             if (column.row < outer().size) walk.next(merged, read, write);
-            else walk.end(write);
+            else walk.end(merged, write);
         }
     }
 

@@ -258,7 +258,7 @@ LARGE: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
     "wider padding than windows": (
         "max_pool",
         (1, 9, 7, 9),
-        {"kernel_shape": (2, 3), "pads": (4, 5, 2, 6)},
+        {"kernel_shape": (2, 3), "pads": (4, 5, 7, 6)},
     ),
     "many planes": ("lp_pool", (3, 50, 12, 12), {"kernel_shape": 12}),
 }
