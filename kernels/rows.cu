@@ -8,6 +8,9 @@
 // Packed: channels first (1 lane, packed), interleaved channels such as RGB (3 lanes, packed), and
 // channels last (a vector of channels, one load for each pixel).
 //
+// With Indices a thread keeps the greatest tap of each output and a small code, its place in the
+// window, row by row in the order of taps; positions are made of the codes once, at the end.
+//
 // What the plan proves costs no instruction: of a Row that one thread takes whole the padding is
 // left out, and where all is Inside, neither tiles nor windows over the edge, nothing is tested.
 // Counted cost in instructions per output: bench/results.
@@ -91,12 +94,19 @@ struct Block {
     static constexpr int SR = Axes > 1 ? Stride::at(Outer) : 1;
     static constexpr int taps = KR * K * (Axes > 2 ? Kernel::at(0) : 1);
     static constexpr int Span = (Outputs - 1) * S + K;  // pixels of a row under the outputs
+
+    // Pixels of a halo, more than needed where a vector takes them with fewer loads.
+    __host__ __device__ static constexpr int loaded(int pixels) {
+        int width = 1;
+        while (width < Load && width < pixels) width *= 2;
+        return Lanes > 1 ? pixels : (pixels + width - 1) / width * width;
+    }
     // Packed, they are a halo of Pad pixels, a body that begins on a vector, and a halo behind it;
     // of a whole row only the body is there, and no padding.
-    static constexpr int Hidden = Row ? Pad : 0;  // padding that is left out
-    static constexpr int Left = Packed ? Pad - Hidden : 0;
+    static constexpr int Left = Packed ? loaded(Row ? 0 : Pad) : 0;
     static constexpr int Body = Packed ? least(Row ? Row : Outputs * S, Span - Pad) : Span;
-    static constexpr int Right = Row ? 0 : Span - Left - Body;
+    static constexpr int Before = Packed ? Left - Pad : 0;  // where a line begins before the taps
+    static constexpr int Right = Row || !Packed ? 0 : loaded(Span - Pad - Body);
     static constexpr bool pairs = Op::pairs && Load % 2 == 0;
 
     // Elements that one load takes in a halo: as many as divide it.
@@ -210,7 +220,7 @@ struct Block {
         constexpr int width = unit(Size);
 #pragma unroll
         for (int i = 0; i < Size; i += width) {
-            int position = first_pixel() + pixel + i / Lanes;
+            int position = group * Outputs * S + pixel + i / Lanes;
             bool inside = within(position, size());
             const Loaded<width> loaded(lift, from + i, readable && inside);
             halo.set(lift, loaded.word, i, width);
@@ -219,14 +229,14 @@ struct Block {
 
     __device__ void load_line(Line& line, const T* from, bool readable) const {
         if constexpr (Packed) {
-            load_halo(line.left, from - Left * Lanes, readable, 0);
+            load_halo(line.left, from - Left * Lanes, readable, -Left);
             int left = (size() - group * Outputs * S) * Lanes;
 #pragma unroll
             for (int b = 0; b < Body * Lanes; b += Load) {
                 const Loaded<Load> loaded(lift, from + b, readable && b < left);
                 line.body.set(lift, loaded.word, b, Load);
             }
-            load_halo(line.right, from + Body * Lanes, readable, Left + Body);
+            load_halo(line.right, from + Body * Lanes, readable, Body);
         } else {
 #pragma unroll
             for (int i = 0; i < Span; ++i) {
@@ -381,7 +391,7 @@ struct Block {
     }
 
     // Pixel of a line that tap j of output element b reads.
-    __device__ static int pixel(int b, int j) { return b / Lanes * S + j - Hidden; }
+    __device__ static int pixel(int b, int j) { return b / Lanes * S + j + Before; }
     __device__ static bool padding(int b, int j) {
         return Row && (pixel(b, j) < 0 || pixel(b, j) >= Body);
     }

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -318,6 +319,20 @@ def test_static_runs_on_a_file_of_cases_and_compares(
     record.write(result, out)
     assert run("--static", "--cases", five, "--compare", out) == 1
     assert "A3" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tools")
+@pytest.mark.parametrize("count", ["path", "issued"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_cost_grows_no_faster_than_the_logarithm_of_the_window(dtype: str, count: str) -> None:
+    """At stride 1, from 3 x 3 to 63 x 63: no size costs more than its logarithm times 13 x 13's."""
+    cost = {}
+    for k in (3, 5, 7, 13, 31, 63):
+        fields = {"id": f"k{k}", "op": "max", "dtype": dtype, "shape": (4, 64, 512, 512)}
+        row = static.analyse(Case.from_json(fields | {"kernel": k, "pads": k // 2}))
+        cost[k] = row[count] / math.log2(k)
+    assert max(cost.values()) <= 1.2 * cost[13], cost
 
 
 @pytest.mark.slow
