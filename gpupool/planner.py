@@ -423,6 +423,11 @@ def _wide(problem: PoolProblem) -> bool:
     return taps_of(problem.window) * 255 > INT32_MAX
 
 
+def _by_powers(problem: PoolProblem) -> bool:
+    """Whether every tap is a pow, which unrolled spills and compiles for seconds."""
+    return problem.reduction == "lp" and not _exponent(problem)
+
+
 def _exponent(problem: PoolProblem) -> int:
     """Return the norm where it is one of the plain ones, else 0."""
     return int(problem.p) if problem.p in (1, 2, 3) else 0
@@ -609,7 +614,7 @@ def _known_tiles(problem: PoolProblem, geometry: _Geometry) -> _Tiles | None:
     item, planes = _accumulator(problem).itemsize, geometry.planes
     twins = problem.reduction == "max" and problem.dtype.itemsize == 2
     longest = RUN_BYTES // item
-    if max(outer.kernel, inner.kernel) > longest:
+    if max(outer.kernel, inner.kernel) > longest or _by_powers(problem):
         return None
     most = min(THREADS, SHARED_BYTES // item // outer.kernel) - 1
     across = -(-inner.out // max(1, most - inner.kernel + 1))
@@ -704,10 +709,8 @@ class _Tile:
         dims, inner = geometry.dims, geometry.dims[-1]
         if len(dims) > 3 or inner.axis.pad_begin >= inner.axis.kernel:
             return None
-        if problem.indices and not _numbers_fit(problem, dims):
+        if _by_powers(problem) or (problem.indices and not _numbers_fit(problem, dims)):
             return None
-        if problem.reduction == "lp" and not _exponent(problem):
-            return None  # a pow for every tap spills, and compiles for seconds
         pixel = problem.channels if problem.channels_last else 1
         if inner.step != pixel or (problem.channels_last and geometry.channels.step != 1):
             return None

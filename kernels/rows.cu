@@ -549,9 +549,19 @@ struct Block {
     }
 };
 
+// Blocks that a multiprocessor should hold at least. Where ptxas is told none, it finds a number
+// itself, mostly a better one, and for some kernels spills a few registers to reach it.
+template <class Op, class Kernel> __host__ __device__ constexpr int least_blocks() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+    if (Op::pairs) return 1;
+#endif
+    if (Op::indices) return sizeof(typename Op::Element) == 8 || Kernel::product > 16 ? 1 : 0;
+    return Op::counts || !Op::exact ? 2 : 0;
+}
+
 template <class Op, int Axes, class Kernel, class Stride, int Pad, int Row, bool Inside,
           int Outputs, int Height, int Lanes, bool Packed, int Load, int Store>
-__global__ void __launch_bounds__(256, Op::counts || !Op::exact ? 2 : 0)
+__global__ void __launch_bounds__(256, least_blocks<Op, Kernel>())
 rows(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
      typename Op::Index* __restrict__ indices, const __grid_constant__ Rows grid, const __grid_constant__ Window<Axes, int> w) {
     int n = blockIdx.x * blockDim.x + threadIdx.x;

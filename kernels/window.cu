@@ -6,7 +6,7 @@
 #include "window.cuh"
 
 template <class Op, int Axes, class Index, class Kernel, class Stride, bool ChannelsLast>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(256, Kernel::known ? 2 : 0)
 window(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
        typename Op::Index* __restrict__ indices, const __grid_constant__ Window<Axes, Index> w) {
     Index n = static_cast<Index>(blockIdx.x) * blockDim.x + threadIdx.x;
