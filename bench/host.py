@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import timeit
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -109,4 +110,5 @@ def _nothing_launched(cupy: Any) -> Iterator[None]:
 def _microseconds(call: Call, calls: int = 2000, times: int = 25) -> float:
     """Return the least of several means: what disturbs a processor only adds."""
     call()
-    return min(timeit.repeat(call, number=calls, repeat=times)) / calls * 1e6
+    seconds = timeit.repeat(call, number=calls, repeat=times, timer=time.process_time)
+    return min(seconds) / calls * 1e6

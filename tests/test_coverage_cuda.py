@@ -52,6 +52,7 @@ REACHED_BY = {
     "byte": test_gpu.test_every_combination_equals_the_oracle,
     "pinned": test_gpu.test_every_combination_equals_the_oracle,
     "maximum": test_gpu.test_maxima_of_subnormals_are_bit_exact,
+    "least_blocks": test_gpu.test_every_combination_equals_the_oracle,
 }
 """For each function with lines that only a device compiles, a test that runs it there."""
 

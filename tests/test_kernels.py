@@ -136,7 +136,9 @@ def test_the_number_of_combinations(capsys):
 
 
 def kernels_of(op: str) -> tuple[str, ...]:
-    return tuple(KERNELS) if op.endswith(("MaxPool", "AveragePool", "LpPool")) else ("auto",)
+    if not op.endswith(("MaxPool", "AveragePool", "LpPool")):
+        return ("auto",)
+    return tuple(name for name in KERNELS if name != "separable, any")  # random calls reach it
 
 
 @pytest.mark.parametrize("dtype", [row.name for row in DTYPES])

@@ -309,6 +309,15 @@ def test_other_layouts_of_known_shapes_are_planned_anew():
             np.testing.assert_array_equal(y.memory, right)
 
 
+def test_a_plan_remembers_few_layouts(monkeypatch):
+    monkeypatch.setattr(planned, "LAYOUTS", 1)
+    call = PlannedCall(problem_of(CASES["max"]))
+    values = CASES["max"].arrays[0]
+    for name in ("contiguous", "Fortran-ordered", "contiguous"):
+        call(array(MEMORY[name](values)))
+        assert len(call._repeats) == 1
+
+
 def test_the_current_device_may_change_between_calls(cupy):
     plan = gpupool.plan("max", (1, 1, 4, 8), "float32", kernel_shape=2)
     values = x(1, 1, 4, 8)
@@ -331,9 +340,13 @@ def test_a_repeated_call_refuses_what_the_first_would_have_refused():
         plan(array(values), out=array(np.zeros((1, 1, 4), values.dtype)))
     with pytest.raises(GpupoolValueError, match="the plan is for bfloat16"):
         plan(array(values[..., :3]))
-    both = np.zeros(8, values.dtype)
+    memory = np.zeros(64, values.dtype)
+    x_of_it, apart, within = (
+        memory[i : i + n].reshape(1, 1, n) for i, n in ((0, 4), (32, 3), (0, 3))
+    )
+    plan(array(x_of_it), out=array(apart))
     with pytest.raises(GpupoolValueError, match="shares memory"):
-        plan(array(both[:4].reshape(1, 1, 4)), out=array(both[3:6].reshape(1, 1, 3)))
+        plan(array(x_of_it), out=array(within))
     np.testing.assert_array_equal(plan(values), y.memory)
 
 
