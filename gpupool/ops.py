@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from gpupool import arrays, launch, planner, validate
-from gpupool.errors import GpupoolTypeError, GpupoolValueError
+from gpupool.errors import GpupoolValueError
 from gpupool.planned import PlannedCall, planned
 from gpupool.problem import resolve
 
@@ -245,7 +243,7 @@ def max_unpool(
     >>> max_unpool(np.array([[[5.0, 4.0]]]), np.array([[[1, 3]]]), 2, strides=2)
     array([[[0., 5., 0., 4.]]])
     """
-    call = planned(
+    return planned(
         "MaxUnpool",
         x,
         kernel_shape=kernel_shape,
@@ -254,9 +252,7 @@ def max_unpool(
         output_shape=output_shape,
         channels_last=channels_last,
         opset=opset,
-    )
-    _require("indices", indices, tuple(x.shape), "int64")
-    return call.compute((x, indices), out)
+    ).compute((x, indices), out)
 
 
 def max_roi_pool(
@@ -285,7 +281,7 @@ def max_roi_pool(
     array([[[[ 5.,  7.],
              [13., 15.]]]])
     """
-    call = planned(
+    return planned(
         "MaxRoiPool",
         x,
         pooled_shape=pooled_shape,
@@ -293,9 +289,7 @@ def max_roi_pool(
         num_rois=_rows("rois", rois),
         channels_last=channels_last,
         opset=opset,
-    )
-    _require("rois", rois, (_rows("rois", rois), 5), call.problem.dtype.numpy)
-    return call.compute((x, rois), out)
+    ).compute((x, rois), out)
 
 
 def roi_align(
@@ -330,7 +324,7 @@ def roi_align(
     >>> roi_align(x, np.array([[0.0, 0, 4, 4]]), np.array([0]), sampling_ratio=1)
     array([[[[7.5]]]])
     """
-    call = planned(
+    return planned(
         "RoiAlign",
         x,
         mode=mode,
@@ -342,10 +336,7 @@ def roi_align(
         num_rois=_rows("rois", rois),
         channels_last=channels_last,
         opset=opset,
-    )
-    _require("rois", rois, (_rows("rois", rois), 4), call.problem.dtype.numpy)
-    _require("batch_indices", batch_indices, (rois.shape[0],), "int64")
-    return call.compute((x, rois, batch_indices), out)
+    ).compute((x, rois, batch_indices), out)
 
 
 def plan(
@@ -394,14 +385,3 @@ def warmup(op: str, shape: Sequence[int], dtype: Any, **attributes: Any) -> Plan
 def _rows(name: str, array: Any) -> int:
     arrays.kind(name, array)
     return int(array.shape[0]) if array.ndim else 0
-
-
-def _require(name: str, array: Any, shape: tuple[int, ...], dtype: Any) -> None:
-    """Refuse a second input whose shape or dtype does not follow from x."""
-    arrays.kind(name, array)
-    if arrays.dtype(array) != dtype:
-        raise GpupoolTypeError(
-            f"{name} has dtype {arrays.dtype(array)}, expected {np.dtype(dtype).name}"
-        )
-    if tuple(array.shape) != shape:
-        raise GpupoolValueError(f"{name} has shape {tuple(array.shape)}, expected {shape}")

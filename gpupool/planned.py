@@ -14,9 +14,11 @@ from functools import cached_property
 from itertools import combinations
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
 from gpupool import arrays, interchange, launch, oracle, planner, values
 from gpupool.errors import GpupoolTypeError, GpupoolValueError
-from gpupool.problem import Output, PoolProblem, Problem, check_bytes, resolve
+from gpupool.problem import Input, Output, PoolProblem, Problem, check_bytes, resolve
 
 REMEMBERED = 4096
 """Calls of different shapes and attributes that a process keeps plans for."""
@@ -113,15 +115,22 @@ class PlannedCall:
 
     def _checked(self, inputs: tuple[Any, ...], out: Any, planned: bool) -> Any:
         """Check that the arrays are what was planned for, and compute by their kind."""
-        x, problem = inputs[0], self.problem
+        problem = self.problem
+        if len(inputs) != len(problem.inputs):
+            names = " and ".join(wanted.name for wanted in problem.inputs)
+            raise GpupoolTypeError(
+                f"{problem.op} takes {names}, not {len(inputs)} arrays; outputs go to out="
+            )
+        x = inputs[0]
         kind = arrays.kind("x", x)
         if x.shape != problem.shape or arrays.dtype(x) != problem.dtype.numpy:
             raise GpupoolValueError(
                 f"x is {arrays.dtype(x)} {tuple(x.shape)}, "
                 f"the plan is for {problem.dtype} {problem.shape}"
             )
-        for name, array in zip(launch.operands(problem)[1:], inputs[1:], strict=False):
-            _same_kind(kind, name, array)
+        for wanted, array in zip(problem.inputs[1:], inputs[1:], strict=True):
+            _same_kind(kind, wanted.name, array)
+            _require(wanted, array)
         if kind not in BACKENDS:
             # Dynamo, which traces what torch compiles, would go through the oracle.
             computed = interchange.LIBRARIES[kind].untraced(self._computed_viewed)
@@ -130,15 +139,14 @@ class PlannedCall:
 
     def _repeated(self, inputs: tuple[Any, ...], out: Any) -> Any:
         """Compute if nothing but addresses is new since an earlier call; None if more is."""
-        x = inputs[0]
-        if out is None and arrays.kind("x", x) == "cupy":
-            out = _as_result(_allocate(launch, self.problem, x))
+        if out is None and inputs and arrays.kind("x", inputs[0]) == "cupy":
+            out = _as_result(_allocate(launch, self.problem, inputs[0]))
         everything = (*inputs, *out) if isinstance(out, tuple) else (*inputs, out)
         try:
             layouts, starts = arrays.layouts(everything)
         except (AttributeError, ValueError):  # not all are CuPy's, which the checks will say
             return None
-        repeat = self._repeats.get(layouts)
+        repeat = self._repeats.get((len(inputs), type(out) is tuple, layouts))
         if repeat is None or not repeat.fits(starts):
             return None
         repeat.compute(*everything)
@@ -160,14 +168,17 @@ class PlannedCall:
             if outputs[0].size:
                 compute = backend.run(problem, read, outputs, self.kernel)
                 if compute is not None and all(map(operator.is_, read, inputs)):
-                    self._remember(compute, (*inputs, *outputs))
+                    self._remember(compute, inputs, outputs)
         return outputs
 
-    def _remember(self, compute: Callable[..., None], everything: tuple[Any, ...]) -> None:
+    def _remember(
+        self, compute: Callable[..., None], inputs: tuple[Any, ...], outputs: tuple[Any, ...]
+    ) -> None:
         if len(self._repeats) >= LAYOUTS:
             self._repeats.clear()
+        everything = (*inputs, *outputs)
         layouts, _ = arrays.layouts(everything)
-        self._repeats[layouts] = _Repeat.of(compute, everything)
+        self._repeats[len(inputs), len(outputs) > 1, layouts] = _Repeat.of(compute, everything)
 
     def _computed_viewed(self, kind: str, inputs: tuple[Any, ...], out: Any, planned: bool) -> Any:
         """Compute on the NumPy or CuPy views of another library's arrays."""
@@ -226,7 +237,7 @@ def _key(given: Collection[Any]) -> tuple[Any, ...] | None:
     (True, False, None)
     """
     types = tuple(map(type, given))
-    others = set(types) - _SCALARS
+    others = {kind for kind in {*types} - _SCALARS if not issubclass(kind, np.dtype)}
     if not others:
         return types, *given
     if others <= _SEQUENCES and all(
@@ -243,6 +254,18 @@ def _same_kind(kind: str, name: str, array: Any) -> None:
     other = arrays.kind(name, array)
     if other != kind:
         raise GpupoolTypeError(f"x is a {kind} array and {name} a {other} array: use one kind")
+
+
+def _require(wanted: Input, array: Any) -> None:
+    """Refuse a second input whose shape or dtype does not follow from x."""
+    if arrays.dtype(array) != wanted.dtype:
+        raise GpupoolTypeError(
+            f"{wanted.name} has dtype {arrays.dtype(array)}, expected {wanted.dtype}"
+        )
+    if tuple(array.shape) != wanted.shape:
+        raise GpupoolValueError(
+            f"{wanted.name} has shape {tuple(array.shape)}, expected {wanted.shape}"
+        )
 
 
 def _same_device(x: Any, array: Any) -> None:

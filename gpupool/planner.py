@@ -354,6 +354,7 @@ def divisor(size: int, index: str) -> tuple[int, ...]:
     >>> all(((n * multiplier >> 32) + n) >> shift == n // 7 for n in range(1000))
     True
     """
+    size = max(size, 1)  # an axis without elements is never divided by
     if index != "int":
         return (size,)
     shift = (size - 1).bit_length()
@@ -483,9 +484,14 @@ def _specialisable(geometry: _Geometry) -> bool:
     )
 
 
-def _rows_tile(problem: PoolProblem, geometry: _Geometry, alignment: int) -> _Tile | None:
-    """Return the tile of rows.cu that costs least, None where that serves no better than others."""
-    return _Tile.cheapest(problem, geometry, alignment) if _specialisable(geometry) else None
+def _rows_tile(
+    problem: PoolProblem, geometry: _Geometry, alignment: int, asked: bool = False
+) -> _Tile | None:
+    """Return the tile of rows.cu that costs least; unless ``asked`` for, where it is worth it."""
+    tile = _Tile.cheapest(problem, geometry, alignment) if _specialisable(geometry) else None
+    if tile is None or asked or tile.cost(problem, geometry) < _lone_cost(geometry):
+        return tile
+    return None
 
 
 def _sliding_launch(
@@ -495,7 +501,9 @@ def _sliding_launch(
     generic = _window_launch(problem, geometry, specialised=False)
     if kernel == "window" or not _specialisable(geometry):
         return generic
-    tile = None if kernel == "specialised" else _rows_tile(problem, geometry, alignment)
+    tile = None
+    if kernel != "specialised":
+        tile = _rows_tile(problem, geometry, alignment, asked=kernel == "rows")
     if tile is None:
         chosen = _window_launch(problem, geometry, specialised=True)
     else:
@@ -585,7 +593,7 @@ class _Tiles:
 
 def _separable_launch(problem: PoolProblem, geometry: _Geometry) -> Launch | None:
     """Launch separable.cu, its window compiled in if it can be; None where it does not serve."""
-    if prod(dim.axis.out for dim in geometry.dims) == 1:
+    if prod(dim.axis.out for dim in geometry.dims) == 1 or geometry.outputs == 0:
         return None
     if len(geometry.dims) == 1:
         geometry = geometry.with_rows()
@@ -721,8 +729,7 @@ class _Tile:
             for rows in _row_counts(dims)
             if (tile := cls._of(problem, geometry, alignment, outputs, row, rows, lanes, packed))
         )
-        best = min(tiles, key=lambda tile: tile.cost(problem, geometry), default=None)
-        return best if best and best.cost(problem, geometry) < _lone_cost(geometry) else None
+        return min(tiles, key=lambda tile: tile.cost(problem, geometry), default=None)
 
     @classmethod
     def _of(

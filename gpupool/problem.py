@@ -48,6 +48,15 @@ class Output:
 
 
 @dataclass(frozen=True)
+class Input:
+    """One array that a problem reads: its name, shape and dtype."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+@dataclass(frozen=True)
 class _Problem:
     """What all problems share: operator, element type and the layout of x."""
 
@@ -55,6 +64,11 @@ class _Problem:
     dtype: DType
     shape: tuple[int, ...]
     channels_last: bool
+
+    @cached_property
+    def inputs(self) -> tuple[Input, ...]:
+        """X, and what the operator reads beside it."""
+        return (Input("x", self.shape, self.dtype.numpy),)
 
     @property
     def spatial_axes(self) -> tuple[int, ...]:
@@ -117,6 +131,11 @@ class UnpoolProblem(_Problem):
     out_shape: tuple[int, ...]
 
     @cached_property
+    def inputs(self) -> tuple[Input, ...]:
+        """X and the position in the output of each of its elements."""
+        return (*super().inputs, Input("indices", self.shape, np.dtype(np.int64)))
+
+    @cached_property
     def outputs(self) -> tuple[Output, ...]:
         """The unpooled array."""
         return (Output("output", self.out_shape, self.dtype.numpy),)
@@ -132,6 +151,15 @@ class RoiProblem(_Problem):
     mode: str = "max"
     sampling_ratio: int = 0
     half_pixel: bool = False
+
+    @cached_property
+    def inputs(self) -> tuple[Input, ...]:
+        """X and the regions, whose images come first in their rows or are an input of their own."""
+        rows, dtype = self.num_rois, self.dtype.numpy
+        if self.op == "MaxRoiPool":
+            return (*super().inputs, Input("rois", (rows, 5), dtype))
+        images = Input("batch_indices", (rows,), np.dtype(np.int64))
+        return (*super().inputs, Input("rois", (rows, 4), dtype), images)
 
     @cached_property
     def outputs(self) -> tuple[Output, ...]:
@@ -278,7 +306,7 @@ def _max_pool(
     ceil = validate.flag("ceil_mode", ceil_mode)
     order = int(validate.flag("storage_order", storage_order))
     indices = validate.flag("return_indices", return_indices)
-    numbers = _index_dtype(index_dtype, shape)
+    numbers = _index_dtype(index_dtype, shape if indices else ())
     axes = _resolve_window(op, spatial, kernel_shape, strides, pads, dilations, auto_pad, ceil)
     _gate(
         op,

@@ -8,7 +8,7 @@
 //
 // `separable`, the window known: a thread walks down a column of the tile with a run in registers,
 // then along a part of one row; words hold 16-bit maxima of two planes. `separable_any`: runs lie in
-// shared memory, for windows of any size.
+// shared memory, for windows of any size of which it can hold a square.
 // Counted cost in instructions per output: bench/results.
 #include "window.cuh"
 
@@ -192,7 +192,6 @@ template <class Op, class Kernel, int Runs> struct Known : Tile<Op, Few, Kernel:
     // What shared memory holds: partial results, or two of two planes in a word.
     using Merged = typename Held<Op>::Type;
     using Accumulator = typename Merged::Accumulator;
-    static constexpr int together = Op::pairs ? 2 : 1;
     const Merged merged{this->w.norm};
     Accumulator* const reduced = reinterpret_cast<Accumulator*>(shared);
 
@@ -269,6 +268,7 @@ template <class Op, class Kernel, int Runs> struct Known : Tile<Op, Few, Kernel:
     __device__ void store_twins(T* y, int p, int c, const Accumulator* from) const {
         const int twins = tiles.planes * outer().out.divisor * inner().out.divisor;
         const int rows = this->rows_of(p, c), both = this->rows_of(p + tiles.planes, c);
+        if (rows == 0) return;
         auto* to = reinterpret_cast<unsigned short*>(y) + this->position(p, c);
 #pragma unroll 4
         for (int r = 0; r < rows; ++r) {

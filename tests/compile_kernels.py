@@ -386,7 +386,7 @@ def complaints(table: Table) -> list[str]:
             elif allowed is None:
                 found.append(f"{row} for sm_{column} is not in the baseline: run with --update")
             elif cost.registers > allowed.registers + slack or (
-                not slack and (cost.spilled, cost.local) > (allowed.spilled, allowed.local)
+                not slack and (cost.spilled > allowed.spilled or cost.local > allowed.local)
             ):
                 found.append(f"{row} for sm_{column} was {allowed} and is {cost}")
     return found

@@ -309,6 +309,44 @@ def test_other_layouts_of_known_shapes_are_planned_anew():
             np.testing.assert_array_equal(y.memory, right)
 
 
+def test_a_plan_takes_its_inputs_and_no_output_among_them():
+    plan = gpupool.plan("max", (1, 1, 4), "float32", kernel_shape=2, return_indices=True)
+    values, y = array(x(1, 1, 4)), array(np.zeros((1, 1, 3), np.float32))
+    indices = array(np.zeros((1, 1, 3), np.int64))
+    for _ in range(2):
+        plan(values, out=(y, indices))
+        for inputs, out in (((values, y), None), ((values, y), indices), ((), None)):
+            with pytest.raises(
+                GpupoolTypeError, match=r"MaxPool takes x, not \d arrays; outputs go"
+            ):
+                plan(*inputs, out=out)
+    single = gpupool.plan("max", (1, 1, 4), "float32", kernel_shape=2)
+    for _ in range(2):
+        assert single(values, out=y) is y
+        with pytest.raises(GpupoolTypeError):
+            single(values, out=(y,))
+
+
+def test_a_plan_checks_shape_and_dtype_of_every_input():
+    values = array(x(1, 1, 4))
+    unpool = gpupool.plan("MaxUnpool", (1, 1, 4), "float32", kernel_shape=2, strides=2)
+    with pytest.raises(GpupoolValueError, match=r"indices has shape \(1,\), expected \(1, 1, 4\)"):
+        unpool(values, array(np.zeros(1, np.int64)))
+    with pytest.raises(GpupoolTypeError, match="indices has dtype int32, expected int64"):
+        unpool(values, array(np.zeros((1, 1, 4), np.int32)))
+    pool = gpupool.plan("MaxRoiPool", (1, 1, 4, 4), "float32", pooled_shape=1, num_rois=2)
+    with pytest.raises(GpupoolValueError, match=r"rois has shape \(1, 5\), expected \(2, 5\)"):
+        pool(array(x(1, 1, 4, 4)), array(np.zeros((1, 5), np.float32)))
+
+
+def test_a_dtype_is_as_good_a_key_as_its_name(planned_once):
+    values = array(x(1, 2, 9))
+    kinds = {"return_indices": True, "index_dtype": np.dtype(np.int32)}
+    _, indices = gpupool.max_pool(values, 3, **kinds)
+    planned_once()
+    assert gpupool.max_pool(values, 3, **kinds)[1].dtype == indices.dtype == np.int32
+
+
 def test_a_plan_remembers_few_layouts(monkeypatch):
     monkeypatch.setattr(planned, "LAYOUTS", 1)
     call = PlannedCall(problem_of(CASES["max"]))

@@ -368,6 +368,11 @@ def merging_case(function: str, kinds: list[str], last: bool, memory: str) -> st
     return strategies.Case(function, (strategies.MEMORY[memory](x.astype(np.float32)),), arguments)
 
 
+def test_nothing_to_compute_is_planned_like_anything():
+    for kernel in (2, 13):
+        assert plan(resolve("max", (1, 0, 40, 40), "float32", kernel_shape=kernel)).launches
+
+
 # The public override
 
 
@@ -378,6 +383,12 @@ def test_plan_asks_for_one_kernel(kernel):
     )
     assert call.plan.kernel == (kernel if kernel != "auto" else "rows")
     assert plan(call.problem, kernel=kernel) is call.plan
+
+
+def test_plan_gives_rows_also_where_others_are_cheaper():
+    small = {"shape": (1, 1, 64, 64), "dtype": "float16", "kernel_shape": 3}
+    assert gpupool.plan("max", **small).plan.kernel != "rows"
+    assert gpupool.plan("max", **small, kernel="rows").plan.kernel == "rows"
 
 
 def test_plan_refuses_a_kernel_that_does_not_serve():
