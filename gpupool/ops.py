@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np  # noqa: F401 - for the examples
+
 from gpupool import arrays, launch, planner, validate
 from gpupool.errors import GpupoolValueError
 from gpupool.planned import PlannedCall, planned
