@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, cast
 import numpy as np
 
 import gpupool
-from gpupool import device, files, folder, images, opset, problem, validate, verify
+from gpupool import device, files, folder, images, opset, placement, problem, validate, verify
 from gpupool import run as models
 from gpupool.dtypes import BFLOAT16, DTYPES
 from gpupool.errors import GpupoolError
-from gpupool.placement import DEVICES, on_gpu
+from gpupool.placement import on_gpu
 from gpupool.terminal import by_x, complain, integers, printable, progress, say
 
 if TYPE_CHECKING:
@@ -215,12 +215,7 @@ def _pool_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--indices", metavar="FILE", type=Path, help="also write max's Indices, as .npy or .zarr"
     )
-    parser.add_argument(
-        "--device",
-        choices=DEVICES,
-        default="auto",
-        help="auto, the default, takes the GPU where there is one",
-    )
+    placement.add_option(parser)
     parser.add_argument("--force", action="store_true", help="replace files that exist")
     parser.add_argument("--workers", metavar="N", type=int, help="processes, for .zarr (2)")
     parser.add_argument(
@@ -452,12 +447,7 @@ def _verify_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", choices=[row.name for row in DTYPES], help="one dtype (all)")
     parser.add_argument("--n", type=int, default=200, help="random calls (200)")
     parser.add_argument("--seed", type=int, default=0, help="of the random calls (0)")
-    parser.add_argument(
-        "--device",
-        choices=DEVICES,
-        default="auto",
-        help="cpu leaves the GPU out, gpu insists on it, auto takes it where there is one",
-    )
+    placement.add_option(parser)
     parser.add_argument("--json", action="store_true", help="the result as one JSON object")
 
 

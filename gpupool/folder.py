@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from gpupool import device, files, images, preprocessing, validate
+from gpupool import device, files, images, placement, preprocessing, validate
 from gpupool.errors import GpupoolTypeError, GpupoolValueError
-from gpupool.placement import DEVICES, on_gpu
+from gpupool.placement import on_gpu
 from gpupool.terminal import by_x, complain, integers, numbers, printable, progress, say
 
 if TYPE_CHECKING:
@@ -50,12 +50,7 @@ def arguments(parser: ArgumentParser) -> None:
         "--names", metavar="FILE.txt", type=Path, help="also write the name of each row's image"
     )
     parser.add_argument("--threads", metavar="N", type=int, help="that decode (one for each CPU)")
-    parser.add_argument(
-        "--device",
-        choices=DEVICES,
-        default="auto",
-        help="auto, the default, takes the GPU where there is one",
-    )
+    placement.add_option(parser)
     parser.add_argument("--force", action="store_true", help="replace files that exist")
 
 

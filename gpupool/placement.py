@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gpupool import device, validate
 from gpupool.errors import GpupoolError
 
+if TYPE_CHECKING:
+    from argparse import ArgumentParser
+
 DEVICES = ("auto", "cpu", "gpu")
 """What may be asked for: auto takes the GPU where there is one."""
+
+
+def add_option(parser: ArgumentParser, of: str = "") -> None:
+    """Add ``--device`` to a command; ``of`` says whose device it is."""
+    rule = "auto, the default, takes the GPU where there is one"
+    parser.add_argument(
+        "--device", choices=DEVICES, default="auto", help=f"of {of}; {rule}" if of else rule
+    )
 
 
 def on_gpu(name: str) -> bool:

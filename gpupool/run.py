@@ -8,9 +8,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpupool import files
+from gpupool import files, placement
 from gpupool.errors import GpupoolError, GpupoolValueError
-from gpupool.placement import DEVICES
 from gpupool.terminal import by_x, printable, say
 from gpupool.validate import counted
 
@@ -56,12 +55,7 @@ def arguments(parser: ArgumentParser) -> None:
         "--compare", action="store_true", help="also run plain onnxruntime and compare"
     )
     parser.add_argument("--profile", action="store_true", help="print each pooling node's time")
-    parser.add_argument(
-        "--device",
-        choices=DEVICES,
-        default="auto",
-        help="of the pooling nodes; auto, the default, takes the GPU where there is one",
-    )
+    placement.add_option(parser, of="the pooling nodes")
     parser.add_argument("--force", action="store_true", help="replace files that exist")
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from gpupool.errors import GpupoolError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 T = TypeVar("T")
 
@@ -41,12 +41,7 @@ def integers(text: str) -> int | list[int]:
     >>> integers("3"), integers("3,5")
     (3, [3, 5])
     """
-    try:
-        numbers = [int(part) for part in text.split(",")]
-    except ValueError:
-        message = f"{text!r} is not an integer or a comma-separated list of integers"
-        raise ArgumentTypeError(message) from None
-    return numbers if "," in text else numbers[0]
+    return _one_or_more(text, int, "an integer", "integers")
 
 
 def numbers(text: str) -> float | list[float]:
@@ -55,12 +50,16 @@ def numbers(text: str) -> float | list[float]:
     >>> numbers("0.5"), numbers("0.5,0.25")
     (0.5, [0.5, 0.25])
     """
+    return _one_or_more(text, float, "a number", "numbers")
+
+
+def _one_or_more(text: str, read: Callable[[str], T], one: str, more: str) -> T | list[T]:
     try:
-        read = [float(part) for part in text.split(",")]
+        found = [read(part) for part in text.split(",")]
     except ValueError:
-        message = f"{text!r} is not a number or a comma-separated list of numbers"
+        message = f"{text!r} is not {one} or a comma-separated list of {more}"
         raise ArgumentTypeError(message) from None
-    return read if "," in text else read[0]
+    return found if "," in text else found[0]
 
 
 def say(text: str, style: str = "none") -> None:

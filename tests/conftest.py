@@ -138,3 +138,16 @@ def pytest_runtest_setup() -> None:
     """Let no test meet the cap on specialisations because of those before it."""
     planner._admitted.clear()
     planner.plan.cache_clear()
+
+
+@pytest.fixture
+def nvrtc() -> Any:
+    """Return the run-time compiler's binding, which needs no driver."""
+    pytest.importorskip("cupy", reason="CuPy brings the binding of the run-time compiler")
+    from cupy.cuda import nvrtc
+
+    try:
+        nvrtc.getVersion()
+    except Exception as error:
+        pytest.skip(f"no run-time compiler: {error}")
+    return nvrtc

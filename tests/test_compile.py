@@ -31,14 +31,7 @@ from tests.compile_kernels import (
     representatives,
 )
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _compiler() -> None:
-    pytest.importorskip("cupy", reason="CuPy brings the binding of the run-time compiler")
-    try:
-        compile_kernels.compiler_version()
-    except Exception as error:
-        pytest.skip(f"no run-time compiler: {error}")
+pytestmark = pytest.mark.usefixtures("nvrtc")
 
 
 def test_the_generic_tier_compiles_within_the_baseline() -> None:

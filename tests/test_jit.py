@@ -37,18 +37,6 @@ def copied(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Any:
     return folder
 
 
-@pytest.fixture
-def nvrtc() -> Any:
-    pytest.importorskip("cupy", reason="CuPy brings the binding of the run-time compiler")
-    from cupy.cuda import nvrtc
-
-    try:
-        nvrtc.getVersion()
-    except Exception as error:
-        pytest.skip(f"no run-time compiler: {error}")
-    return nvrtc
-
-
 # Where the text is
 
 
