@@ -131,7 +131,7 @@ def nvrtc_version(cupy: Any) -> tuple[int, int] | None:
 
 
 def header_folder() -> str | None:
-    """Return the folder of cuda_fp16.h, or None. CuPy itself depends on the finder used here."""
+    """Return the folder of cuda_fp16.h, which CuPy's kernels that copy float16 include, or None."""
     try:
         finder = importlib.import_module("cuda.pathfinder")
         folder = finder.find_nvidia_header_directory("cudart")

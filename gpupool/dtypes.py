@@ -17,7 +17,7 @@ class DType:
     """One element type: its names in NumPy, ONNX and CUDA, and the type that its sums take.
 
     >>> FLOAT16.cuda, FLOAT16.accumulator.name, FLOAT16.onnx
-    ('__half', 'float32', 'FLOAT16')
+    ('Half', 'float32', 'FLOAT16')
     """
 
     name: str
@@ -48,8 +48,8 @@ def _row(name: str, cuda: str, accumulator: type, scalar: Any = None) -> DType:
 
 FLOAT64 = _row("float64", "double", np.float64)
 FLOAT32 = _row("float32", "float", np.float32)
-FLOAT16 = _row("float16", "__half", np.float32)
-BFLOAT16 = _row("bfloat16", "__nv_bfloat16", np.float32, ml_dtypes.bfloat16)
+FLOAT16 = _row("float16", "Half", np.float32)
+BFLOAT16 = _row("bfloat16", "BFloat16", np.float32, ml_dtypes.bfloat16)
 INT8 = _row("int8", "signed char", np.int32)
 UINT8 = _row("uint8", "unsigned char", np.int32)
 

@@ -13,7 +13,6 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-from gpupool.device import header_folder
 from gpupool.errors import GpupoolError
 
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
@@ -80,15 +79,11 @@ def cubin(
     """
     from cupy.cuda import nvrtc
 
-    headers = header_folder()
     program = nvrtc.createProgram(source(file), "gpupool.cu", (), ())
     try:
         for expression in expressions:
             nvrtc.addNameExpression(program, expression)
-        flags = (
-            *options(), *([f"-I{headers}"] if headers else []), f"-arch=sm_{architecture}", *extra,
-            "-ftz=true",
-        )  # fmt: skip
+        flags = (*options(), f"-arch=sm_{architecture}", *extra, "-ftz=true")
         try:
             nvrtc.compileProgram(program, flags)
         except nvrtc.NVRTCError as error:

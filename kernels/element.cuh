@@ -4,27 +4,49 @@
 // CuPy compiles with -ftz=true, which flushes float32 subnormals in every ordinary operation. What
 // must be exact is therefore written as PTX without .ftz; the host's plain arithmetic is equal.
 #pragma once
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 
-// Value: what taps are compared and added in. Integer: 8-bit. Half: no sum of taps leaves the normal
-// numbers of Value.
-template <class V, bool Integer, bool Half> struct Kind {
+// Floats of 16 bits. CUDA's headers for them take NVRTC 12 ms, whatever the kernel.
+struct Half {
+    unsigned short bits;
+};
+struct BFloat16 {
+    unsigned short bits;
+};
+
+// Value: what taps are compared and added in. IsInteger: 8-bit. IsHalf: no sum of taps leaves the
+// normal numbers of Value.
+template <class V, bool IsInteger, bool IsHalf> struct Kind {
     using Value = V;
-    static constexpr bool integer = Integer, half = Half;
+    static constexpr bool integer = IsInteger, half = IsHalf;
 };
 template <class T> struct Element;
 template <> struct Element<double> : Kind<double, false, false> {};
 template <> struct Element<float> : Kind<float, false, false> {};
-template <> struct Element<__half> : Kind<float, false, true> {};
-template <> struct Element<__nv_bfloat16> : Kind<float, false, false> {};
+template <> struct Element<Half> : Kind<float, false, true> {};
+template <> struct Element<BFloat16> : Kind<float, false, false> {};
 template <> struct Element<signed char> : Kind<int, true, false> {};
 template <> struct Element<unsigned char> : Kind<int, true, false> {};
 
 __device__ inline double value(double x) { return x; }
 __device__ inline float value(float x) { return x; }
-__device__ inline float value(__half x) { return __half2float(x); }
-__device__ inline float value(__nv_bfloat16 x) { return __bfloat162float(x); }
+__device__ inline float value(Half x) {
+#ifdef __CUDA_ARCH__
+    float r;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(x.bits));
+    return r;
+#else
+    return __half2float(__ushort_as_half(x.bits));
+#endif
+}
+__device__ inline float value(BFloat16 x) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    float r;
+    asm("cvt.f32.bf16 %0, %1;" : "=f"(r) : "h"(x.bits));
+    return r;
+#else
+    return __uint_as_float(unsigned{x.bits} << 16);
+#endif
+}
 __device__ inline int value(signed char x) { return x; }
 __device__ inline int value(unsigned char x) { return x; }
 
@@ -217,13 +239,51 @@ template <> struct Round<float> {
     __device__ static float from(float x) { return x; }
     __device__ static float from(double x) { return narrow(x); }
 };
-template <> struct Round<__half> {
-    __device__ static __half from(float x) { return __float2half_rn(x); }
-    __device__ static __half from(double x) { return __double2half(x); }
+template <> struct Round<Half> {
+    __device__ static Half from(float x) {
+#ifdef __CUDA_ARCH__
+        Half r;
+        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r.bits) : "f"(x));
+        return r;
+#else
+        return {__half_as_ushort(__float2half_rn(x))};
+#endif
+    }
+    __device__ static Half from(double x) {
+#ifdef __CUDA_ARCH__
+        Half r;
+        asm("cvt.rn.f16.f64 %0, %1;" : "=h"(r.bits) : "d"(x));
+        return r;
+#else
+        return {__half_as_ushort(__double2half(x))};
+#endif
+    }
 };
-template <> struct Round<__nv_bfloat16> {
-    __device__ static __nv_bfloat16 from(float x) { return __float2bfloat16_rn(x); }
-    __device__ static __nv_bfloat16 from(double x) { return __double2bfloat16(x); }
+template <> struct Round<BFloat16> {
+    __device__ static BFloat16 from(float x) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+        BFloat16 r;
+        asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r.bits) : "f"(x));
+        return r;
+#else
+        unsigned word = __float_as_uint(x), kept = word >> 16, lost = word << 16;
+        bool nan = (word & 0x7fffffffu) > 0x7f800000u, up = lost > 0x80000000u - (kept & 1);
+        return {static_cast<unsigned short>(nan ? 0x7fff : kept + up)};
+#endif
+    }
+    // By way of a float, truncated, and odd where that lost anything: no tie that was none.
+    __device__ static BFloat16 from(double x) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+        BFloat16 r;
+        asm("cvt.rn.bf16.f64 %0, %1;" : "=h"(r.bits) : "d"(x));
+        return r;
+#else
+        float nearest = narrow(x);
+        double wide = widen(nearest);
+        unsigned word = __float_as_uint(nearest) - (fabs(wide) > fabs(x));
+        return from(__uint_as_float(word | (wide < x || wide > x)));
+#endif
+    }
 };
 template <> struct Round<signed char> {
     __device__ static signed char from(int x) { return static_cast<signed char>(x); }
@@ -237,6 +297,22 @@ template <> struct Round<unsigned char> {
 template <int Words> struct alignas(4 * Words) Vector {
     unsigned word[Words];
 };
+
+// Reads an element of global memory that nothing writes. 16 bits in PTX: for the address of a member
+// the compiler takes more instructions.
+template <class T> __device__ inline T load(const T* from) {
+    if constexpr (sizeof(T) != 2) {
+        return __ldg(from);
+    } else {
+        T r;
+#ifdef __CUDA_ARCH__
+        asm("ld.global.nc.b16 %0, [%1];" : "=h"(r.bits) : "l"(from));
+#else
+        r.bits = __ldg(&from->bits);
+#endif
+        return r;
+    }
+}
 
 // Reads Bytes of global memory: 1, 2, 4, 8 or a multiple of 16, as aligned as they are many.
 template <int Bytes> __device__ inline void load_words(const void* from, unsigned* word) {
@@ -260,8 +336,8 @@ template <int Bytes> __device__ inline void load_words(const void* from, unsigne
 
 __device__ inline unsigned bits(signed char x) { return static_cast<unsigned char>(x); }
 __device__ inline unsigned bits(unsigned char x) { return x; }
-__device__ inline unsigned bits(__half x) { return __half_as_ushort(x); }
-__device__ inline unsigned bits(__nv_bfloat16 x) { return __bfloat16_as_ushort(x); }
+__device__ inline unsigned bits(Half x) { return x.bits; }
+__device__ inline unsigned bits(BFloat16 x) { return x.bits; }
 __device__ inline unsigned bits(float x) { return __float_as_uint(x); }
 
 // Word `i` of memory that holds nothing but x.
@@ -296,12 +372,12 @@ template <> struct Words<unsigned char> {
         return byte(w[i / 4], i % 4 + 0x4440);
     }
 };
-template <> struct Words<__half> {
+template <> struct Words<Half> {
     __device__ static float value(const unsigned* w, int i) {
-        return __half2float(__ushort_as_half(static_cast<unsigned short>(w[i / 2] >> 16 * (i % 2))));
+        return ::value(Half{static_cast<unsigned short>(w[i / 2] >> 16 * (i % 2))});
     }
 };
-template <> struct Words<__nv_bfloat16> {
+template <> struct Words<BFloat16> {
     __device__ static float value(const unsigned* w, int i) {
         return __uint_as_float(i % 2 ? w[i / 2] & 0xffff0000u : w[i / 2] << 16);
     }

@@ -185,13 +185,13 @@ roi_align(const T* __restrict__ x, const T* __restrict__ rois, const long long* 
         usable &= magnitude(corner[i]) < Real(2147483648.0);
     }
     if (!usable) {
-        y[n] = T(0.0f);
+        y[n] = T{};
         return;
     }
     const Line<Real> rows(p, corner[1], corner[3], p.bins_y, bin.y, p.height);
     const Line<Real> columns(p, corner[0], corner[2], p.bins_x, bin.x, p.width);
     const Samples<T> samples{rows, columns, bin, x + bin.plane(p, images[bin.roi])};
-    T result(0.0f);
+    T result{};
     if (samples.count() > 0) {
         if constexpr (Maximum) result = samples.greatest();
         else result = samples.mean();

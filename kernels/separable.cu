@@ -115,7 +115,7 @@ template <class Op, class Count, int Taps> struct Tile {
     __device__ T read(const Column& column, int i) const {
         bool inside = static_cast<unsigned>(column.row + i) < column.size;
         const T* at = column.from + static_cast<long long>(i) * outer().step;
-        return inside ? __ldg(at) : op.padding();
+        return inside ? load(at) : op.padding();
     }
 
     // Taps that count along one axis.

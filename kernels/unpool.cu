@@ -10,7 +10,7 @@ __global__ void __launch_bounds__(256)
 unpool_clear(T* __restrict__ y, Index* __restrict__ claims, long long outputs) {
     long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
     if (i >= outputs) return;
-    y[i] = T(0.0f);
+    y[i] = T{};
     claims[i] = -1;
 }
 

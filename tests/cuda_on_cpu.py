@@ -478,7 +478,7 @@ def _value(number: int, value: Any, kind: str, size: int) -> np.ndarray[Any, Any
             f"argument {number}: a {type(value).__name__}; pass NumPy arrays and scalars, "
             "whose size is exact"
         )
-    half = given == "f" and kind == "s" and size == 2  # __half and __nv_bfloat16 are classes
+    half = given == "f" and kind == "s" and size == 2  # 16-bit floats are classes
     if (given != kind and not half) or packed.nbytes != size:
         words = {"p": "an array", "i": "an integer", "f": "a float", "s": "a struct"}
         raise TypeError(

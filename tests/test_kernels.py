@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 import gpupool
 from gpupool import launch, oracle, planner
-from gpupool.dtypes import DTYPES
+from gpupool.dtypes import BFLOAT16, DTYPES, FLOAT16
 from gpupool.jit import kernel_folder
 from gpupool.opset import OPERATORS
 from gpupool.planner import Plan, window_dtype
@@ -454,6 +454,75 @@ def test_structs_have_one_layout_on_both_sides(struct):
     y = np.zeros(len(offsets) + 1, np.int64)
     module.get_function("probe")((1,), (1,), (y,))
     assert y.tolist() == [*offsets.values(), dtype.itemsize]
+
+
+# Floats of 16 bits
+
+CONVERSIONS = """
+#include "element.cuh"
+__global__ void probe(const Type* x, float* wide, unsigned* packed,
+                      const float* singles, unsigned short* from_singles,
+                      const double* doubles, unsigned short* from_doubles,
+                      long long n, long long m, long long k) {
+    for (long long i = 0; i < n; ++i) {
+        wide[2 * i] = value(load(x + i));
+        wide[2 * i + 1] = Words<Type>::value(reinterpret_cast<const unsigned*>(x), i);
+        packed[i] = repeated(x[i], 0);
+    }
+    for (long long i = 0; i < m; ++i) from_singles[i] = Round<Type>::from(singles[i]).bits;
+    for (long long i = 0; i < k; ++i) from_doubles[i] = Round<Type>::from(doubles[i]).bits;
+}
+"""
+
+
+def magnitudes(dtype: np.dtype[Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return zero and all positive values of ``dtype`` as float64, and the middles between them."""
+    infinity = bits(np.array(np.inf, dtype)).item()
+    values = np.arange(infinity + 1, dtype=np.uint16).view(dtype).astype(np.float64)
+    values[-1] = 2 * values[-2] - values[-3]  # infinity rounds as if there were more exponents
+    return values, (values[1:] + values[:-1]) / 2
+
+
+def nearest(x: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """Return the bits of the values of ``dtype`` nearest to x, found between exact middles."""
+    _, middles = magnitudes(dtype)
+    found = np.searchsorted(middles, np.abs(x))
+    tie = np.append(middles, np.nan)[np.minimum(found, len(middles))] == np.abs(x)
+    signed = (found + (tie & (found % 2 == 1))) | np.signbit(x) * 0x8000
+    return np.where(np.isnan(x), 0x7FFF, signed).astype(np.uint16)
+
+
+def around(x: np.ndarray[Any, Any], real: Any) -> np.ndarray[Any, Any]:
+    """Return x, what is next to it in ``real``, all negatives, and some of all bit patterns."""
+    word = f"u{np.dtype(real).itemsize}"
+    patterns = np.random.default_rng(0).integers(np.iinfo(word).max, size=100_000, dtype=word)
+    near = x.astype(real)
+    near = np.concatenate(
+        [np.nextafter(near, real(-np.inf)), near, np.nextafter(near, real(np.inf))]
+    )
+    return np.concatenate([near, -near, patterns.view(real)])
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # overflow and signalling NaN
+@pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16], ids=repr)
+def test_floats_of_16_bits_are_widened_exactly_and_rounded_once(dtype):
+    """A double next to a middle of two of them is a trap: as a float it is the middle."""
+    x = np.arange(1 << 16, dtype=np.uint16).view(dtype.numpy)
+    wide, packed = np.empty((x.size, 2), np.float32), np.empty(x.size, np.uint32)
+    edges = np.concatenate([*magnitudes(dtype.numpy), 2.0 ** np.arange(-1074, 1024), [np.inf]])
+    singles, doubles = around(edges, np.float32), around(edges, np.float64)
+    from_singles, from_doubles = (np.empty(v.size, np.uint16) for v in (singles, doubles))
+    text = CONVERSIONS.replace("Type", dtype.cuda)
+    module = EmulatedModule(text, include_dir=kernel_folder(), expression="probe")
+    arrays = (x, wide, packed, singles, from_singles, doubles, from_doubles)
+    sizes = (np.int64(v.size) for v in (x, singles, doubles))
+    module.get_function("probe")((1,), (1,), (*arrays, *sizes))
+    np.testing.assert_array_equal(wide, np.stack([x.astype(np.float32)] * 2, axis=1))
+    number = ~np.isnan(x)
+    np.testing.assert_array_equal(np.signbit(wide[number, 0]), np.signbit(x[number]))
+    np.testing.assert_array_equal(packed, bits(x) * np.uint32(0x10001))
+    np.testing.assert_array_equal(from_singles, nearest(singles.astype(np.float64), dtype.numpy))
+    np.testing.assert_array_equal(from_doubles, nearest(doubles, dtype.numpy))
 
 
 # The command

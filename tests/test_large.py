@@ -130,5 +130,5 @@ def test_unpool_of_more_than_32_bits_claims_by_64():
         problem, "auto", dict.fromkeys(("unpool_clear", "unpool_claim", "unpool_place"), blocks),
         x, indices, y,
     )  # fmt: skip
-    assert "unpool_place<__half, long long>" in repr(plan)
+    assert "unpool_place<Half, long long>" in repr(plan)
     assert y[0, 0, [2, 3, 4, FAR + 500]].tolist() == [0, 2, 0, 0]

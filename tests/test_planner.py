@@ -69,7 +69,7 @@ def test_a_plan_reads_well() -> None:
     (line,) = launches
     source, _, expression = line.strip().partition(": ")
     assert source in ("rows.cu", "window.cu")
-    assert expression.startswith(f"{source[:-3]}<Max<__half>, 2, ")
+    assert expression.startswith(f"{source[:-3]}<Max<Half>, 2, ")
     assert expression.endswith(f", {THREADS}>>>)")
 
 
