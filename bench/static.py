@@ -157,6 +157,7 @@ def analyse_launch(chosen: Plan, launch: Launch) -> dict[str, Any]:
             for (name, width), times in counts.accesses.items()
             if times
         ],
+        "code": len(built.code),
         "registers": built.registers,
         "spills": built.spills,
         "shared": shared,

@@ -59,6 +59,12 @@ TILE_REGISTERS = 56
 TILE_OUTPUTS = 32
 """Registers that its outputs may take: more cost compile time and gain little."""
 
+TILE_CODE = 560
+"""Instructions up to which a kernel of rows.cu compiles within 100 ms on a slow processor."""
+
+SECOND_LOOK = 300
+"""Instructions of a kernel of rows.cu that look at uncertain results again."""
+
 TILE_ROW = 28
 """Outputs of a row that one thread may take whole, so that its padding needs no instruction."""
 
@@ -74,11 +80,14 @@ SHARED_TAPS = 128
 STAGED_TAPS = 16
 """Planes from this many elements are worth a copy to shared memory."""
 
-RUN_BYTES = 256
-"""Registers, in bytes, of one run or one part of a row in separable.cu."""
-
 SEPARABLE_TAPS = 36
 """Windows from this many taps, stride 1, are cheaper by separable.cu."""
+
+MOST_SEPARABLE_TAPS = 2**16
+"""Windows up to this many: a float32 sum divided by more is not proved to be rounded right."""
+
+CHUNK, PITCH = 9, 252
+"""Outputs of a row that one lane of separable.cu takes, and columns of its shared memory."""
 
 LONG_SUM = 4096
 """Windows from this many taps are always shared: one thread's sum of them would lose accuracy."""
@@ -389,7 +398,8 @@ def _norm(problem: PoolProblem) -> tuple[float, float, float, float]:
     p, sums = problem.p, _sum_dtype(problem)
     info = np.finfo(sums)
     exponent = float(sums.type(1 / p))
-    least = float(info.tiny) / float(info.eps) * taps_of(problem.window) if p >= SMALL_P else inf
+    taps = max(taps_of(problem.window), 4)  # square_root in kernels/element.cuh asks for 4
+    least = float(info.tiny) / float(info.eps) * taps if p >= SMALL_P else inf
     return p, exponent, float(1 / Fraction(p) - Fraction(exponent)), least
 
 
@@ -538,9 +548,9 @@ TILES_DTYPE = np.dtype(
     [
         *(
             (name, "i4")
-            for name in ("planes", "all_planes", "together", "height", "width", "columns", "tasks")
+            for name in ("planes", "all_planes", "together", "height", "width", "rows", "columns")
         ),
-        *((name, _divisor_dtype("int")) for name in ("down", "across", "span", "rows", "parts")),
+        *((name, _divisor_dtype("int")) for name in ("down", "across", "span")),
     ],
     align=True,
 )
@@ -551,48 +561,21 @@ TILES_DTYPE = np.dtype(
 class _Tiles:
     """The outputs of one block of separable.cu: planes x height x width.
 
-    A thread takes a ``part`` of a row, 0 where the window is not compiled in; ``rows`` are whole
-    runs of the window.
+    ``span`` input columns lie under a plane's; ``together`` counts two planes where a word of
+    shared memory holds two maxima.
     """
 
     planes: int
+    together: int
     height: int
     width: int
     span: int
-    part: int = 0
-    rows: int = 0
-    shared_padding: int = 0
-    twins: bool = False
-
-    @property
-    def columns(self) -> int:
-        """Columns in shared memory: odd, so that the rows of a warp meet no bank twice."""
-        return self.planes * self.span + self.shared_padding | 1
-
-    @property
-    def together(self) -> int:
-        """Planes of a block: twice as many where a word of shared memory holds two maxima."""
-        return self.planes * (2 if self.twins else 1)
-
-    @property
-    def parts(self) -> int:
-        """Parts of a row."""
-        return -(-self.width // self.part) if self.part else 1
-
-    @property
-    def tasks(self) -> int:
-        """Parts of all rows."""
-        return self.planes * self.height * self.parts
-
-    def elements(self) -> int:
-        """Elements of shared memory."""
-        if not self.part:
-            return self.planes * self.height * (self.span + self.width + 1)
-        return self.rows * self.columns + 2 * self.part
+    rows: int
+    columns: int
 
 
 def _separable_launch(problem: PoolProblem, geometry: _Geometry) -> Launch | None:
-    """Launch separable.cu, its window compiled in if it can be; None where it does not serve."""
+    """Launch separable.cu, or return None where it does not serve."""
     if prod(dim.axis.out for dim in geometry.dims) == 1 or geometry.outputs == 0:
         return None
     if len(geometry.dims) == 1:
@@ -602,65 +585,42 @@ def _separable_launch(problem: PoolProblem, geometry: _Geometry) -> Launch | Non
         return None
     if any(a.stride != 1 or a.dilation != 1 or a.kernel > a.size + a.pad_begin for a in axes):
         return None
-    if prod(a.kernel for a in axes) < SEPARABLE_TAPS:
+    taps = prod(a.kernel for a in axes)
+    if not SEPARABLE_TAPS <= taps <= MOST_SEPARABLE_TAPS or axes[1].kernel > PITCH - CHUNK:
         return None
-    tiles = _known_tiles(problem, geometry)
-    if tiles is not None and _compiles_in():
-        runs = tiles.part // axes[1].kernel
-        template = (_operator(problem, "int"), _sizes([a.kernel for a in axes]), str(runs))
-        if _admit(("separable", *template)):
-            return _tiled_launch(problem, geometry, tiles, "separable", template)
-    tiles = _any_tiles(problem, geometry)
-    if tiles is None:
-        return None
-    return _tiled_launch(problem, geometry, tiles, "separable_any", (_operator(problem, "int"),))
+    return _tiled_launch(problem, geometry, _tiles(problem, geometry))
 
 
-def _known_tiles(problem: PoolProblem, geometry: _Geometry) -> _Tiles | None:
-    """Return the highest tile of which every thread has to take one part of a row at most."""
+def _tiles(problem: PoolProblem, geometry: _Geometry) -> _Tiles:
+    """Return as many columns as a block has threads, and the rows that cost least."""
     outer, inner = (dim.axis for dim in geometry.dims)
-    item, planes = _accumulator(problem).itemsize, geometry.planes
     twins = problem.reduction == "max" and problem.dtype.itemsize == 2
-    longest = RUN_BYTES // item
-    if max(outer.kernel, inner.kernel) > longest or _by_powers(problem):
-        return None
-    most = min(THREADS, SHARED_BYTES // item // outer.kernel) - 1
-    across = -(-inner.out // max(1, most - inner.kernel + 1))
+    usable = PITCH - CHUNK + 1  # the last windows of a row are read with the rest of their chunk
+    across = -(-inner.out // (usable - inner.kernel + 1))
     width = -(-inner.out // across)
-    # Planes side by side share the padding between them, as far as no window lies in it.
-    padding = min(inner.pad_begin, inner.pad_end, inner.kernel - 1) if across == 1 else 0
-    span = width + inner.kernel - 1 - padding
-    together = (
-        min((most - padding) // span, max(1, planes // (BLOCKS << twins))) if across == 1 else 1
-    )
-    tiles = (
-        _Tiles(together, min(rows, outer.out), width, span, part, rows, padding, twins)
-        for rows in _multiples(outer.kernel, min(outer.out, SHARED_BYTES // item // span))
-        for part in range(inner.kernel, max(longest // 2, inner.kernel) + 1, inner.kernel)
-    )
-    fitting = [t for t in tiles if t.tasks <= THREADS and t.elements() * item <= SHARED_BYTES]
-    return max(fitting, key=lambda tile: (tile.height, -tile.part), default=None)
+    planes, shared_padding = 1, 0
+    if across == 1:
+        # Planes side by side share the padding between them, as far as no window lies in it.
+        shared_padding = min(inner.pad_begin, inner.pad_end, inner.kernel - 1)
+        fitting = (usable - shared_padding) // (width + inner.kernel - 1 - shared_padding)
+        planes = max(1, min(fitting, geometry.planes // (BLOCKS << twins)))
+    span = width + inner.kernel - 1 - shared_padding
+    columns = -(-(planes * span + shared_padding + CHUNK - 1) // CHUNK) * CHUNK
+    blocks = -(-geometry.planes // (planes << twins)) * across
+    most_rows = SHARED_BYTES // (PITCH * _accumulator(problem).itemsize)
+    highest = min(outer.out, most_rows)
+    heights = {highest, *range(outer.kernel, highest, outer.kernel)}
+    height = min(heights, key=lambda height: (_block_cost(outer, height, blocks), height))
+    rows = min(-(-height // outer.kernel) * outer.kernel, most_rows)
+    return _Tiles(planes, planes << twins, height, width, span, rows, columns)
 
 
-def _any_tiles(problem: PoolProblem, geometry: _Geometry) -> _Tiles | None:
-    """Return the largest tile that fits in shared memory."""
-    outer, inner = (dim.axis for dim in geometry.dims)
-    most = SHARED_BYTES // _accumulator(problem).itemsize
-    tiles = (
-        _Tiles(1, height, width, width + inner.kernel - 1)
-        for height in _multiples(outer.kernel, min(outer.out, 128))
-        for width in _multiples(inner.kernel, min(inner.out, 128))
-    )
-    fitting = [tile for tile in tiles if tile.elements() <= most]
-    largest = max(fitting, key=lambda tile: (tile.height * tile.width, tile.height), default=None)
-    if largest is None or largest.height < outer.out or largest.width < inner.out:
-        return largest
-    return replace(largest, planes=min(geometry.planes, most // largest.elements(), 8))
-
-
-def _multiples(kernel: int, size: int) -> range:
-    """Return whole runs of a window, up to the first that covers ``size``; one at least."""
-    return range(kernel, max(size + kernel, kernel + 1), kernel)
+def _block_cost(outer: Axis, height: int, blocks: int) -> int:
+    """Estimate the instructions of a thread in all blocks: setup, columns, rows, stores."""
+    runs = -(-height // outer.kernel)
+    reads = runs * outer.kernel + height - runs
+    each = 100 + 6 * reads + 8 * height + 80 * -(-height * WARP // THREADS)
+    return max(-(-outer.out // height) * blocks, BLOCKS) * each
 
 
 def _accumulator(problem: PoolProblem) -> np.dtype[Any]:
@@ -672,25 +632,24 @@ def _accumulator(problem: PoolProblem) -> np.dtype[Any]:
     return problem.dtype.accumulator
 
 
-def _tiled_launch(
-    problem: PoolProblem, geometry: _Geometry, tiles: _Tiles, kernel: str, template: tuple[str, ...]
-) -> Launch:
+def _tiled_launch(problem: PoolProblem, geometry: _Geometry, tiles: _Tiles) -> Launch:
     outer, inner = (dim.axis for dim in geometry.dims)
     down, across = -(-outer.out // tiles.height), -(-inner.out // tiles.width)
     counts = (
-        tiles.planes, geometry.planes, tiles.together, tiles.height, tiles.width, tiles.columns,
-        tiles.tasks,
+        tiles.planes, geometry.planes, tiles.together, tiles.height, tiles.width, tiles.rows,
+        tiles.columns,
     )  # fmt: skip
-    divisors = (down, across, tiles.span, tiles.height, tiles.parts)
-    packed = np.array((*counts, *(divisor(n, "int") for n in divisors)), TILES_DTYPE)
+    divisors = (divisor(n, "int") for n in (down, across, tiles.span))
+    operator, width = _operator(problem, "int"), str(inner.kernel)
+    known = _compiles_in() and _admit(("separable", operator, width))
     return Launch(
         "separable.cu",
-        kernel,
-        template,
+        "separable",
+        (operator, width if known or inner.kernel < CHUNK else "0"),
         ("x", "y"),
-        (packed, _parameters(problem, geometry)),
+        (np.array((*counts, *divisors), TILES_DTYPE), _parameters(problem, geometry)),
         (-(-geometry.planes // tiles.together) * down * across, 1),
-        tiles.elements() * _accumulator(problem).itemsize,
+        tiles.rows * PITCH * _accumulator(problem).itemsize,
     )
 
 
@@ -729,7 +688,14 @@ class _Tile:
             for rows in _row_counts(dims)
             if (tile := cls._of(problem, geometry, alignment, outputs, row, rows, lanes, packed))
         )
-        return min(tiles, key=lambda tile: tile.cost(problem, geometry), default=None)
+        return min(
+            tiles,
+            key=lambda tile: (
+                max(tile.code(problem, geometry), TILE_CODE),
+                tile.cost(problem, geometry),
+            ),
+            default=None,
+        )
 
     @classmethod
     def _of(
@@ -782,27 +748,55 @@ class _Tile:
 
     def cost(self, problem: PoolProblem, geometry: _Geometry) -> float:
         """Estimate the instructions of all threads; a card that is not filled runs them alike."""
+        slices = geometry.dims[0].axis.kernel if len(geometry.dims) > 2 else 1
+        return max(self.threads(geometry), FILL) * self._path(problem, geometry, slices)
+
+    def code(self, problem: PoolProblem, geometry: _Geometry) -> float:
+        """Estimate the instructions of the kernel, where slices and rare paths are loops."""
+        border = 12 * self.outputs * self.lanes if problem.reduction == "average" else 0
+        again = 0 if _exact(problem) else SECOND_LOOK
+        return self._path(problem, geometry, 1) + (0 if self.inside else border) + again
+
+    def _path(self, problem: PoolProblem, geometry: _Geometry, slices: int) -> float:
+        """Estimate the instructions of one thread that adds up so many slices."""
         *outer, inner = (dim.axis for dim in geometry.dims)
         row = outer[-1] if outer else Axis(1, 1, 1, 1, 0, 0, 1)
-        slices = outer[0].kernel if len(outer) > 1 else 1
         span = self._span(inner)
         body = min(span, self.outputs * inner.stride) if self.packed and not self.row else span
         halo = (span - body) * self.lanes
         loads = 5 * halo + 4 * body * self.lanes / (self.load if self.packed else self.lanes)
-        pairs = 0.5 if self.pairs else 1.0
-        elements = halo + body * self.lanes * pairs
+        each = 0.5 if self.pairs else 1.0
+        elements = halo + body * self.lanes * each
         lines = slices * ((self.rows - 1) * row.stride + row.kernel)
-        lift = 0.0 if self.pairs else 1.0
-        work = lines * (loads + elements * lift + 4)
-        work += self.rows * elements * (slices * row.kernel - 1)
         outputs = self.rows * self.outputs * self.lanes
+        lift = 0.0 if self.pairs else 1.0
         if problem.indices:
             taps = slices * row.kernel * inner.kernel
-            work = lines * (loads + elements + 4) + outputs * (4 * taps + 15)
-            return max(self.threads(geometry), FILL) * (TILE_SETUP + work)
+            return TILE_SETUP + lines * (loads + elements + 4) + outputs * (4 * taps + 15)
+        work = lines * (loads + elements * lift + 4)
+        if len(outer) == 1:
+            work += elements * _merges(row, self.rows)
+        else:
+            work += elements * self.rows * (slices * row.kernel - 1)
+        if self.pairs:
+            work += outputs * (inner.kernel - 0.5)
+        else:
+            along = Axis(0, inner.kernel, inner.kernel, 1, 0, 0, 0) if self.row else inner
+            work += self.rows * self.lanes * _merges(along, self.outputs)
         finish = 6 if problem.reduction == "average" else 2
-        work += outputs * ((2 * inner.kernel - 1) * pairs + finish * lift + 4 / self.store)
-        return max(self.threads(geometry), FILL) * (TILE_SETUP + work)
+        return TILE_SETUP + work + outputs * (finish * lift + 4 / self.store)
+
+
+def _merges(axis: Axis, outputs: int) -> int:
+    """Return the merges along an axis for neighbouring outputs, two of which share taps."""
+    alone, pair = axis.kernel - 1, axis.kernel + axis.stride - 1
+    return outputs // 2 * min(2 * alone, pair) + outputs % 2 * alone
+
+
+def _exact(problem: PoolProblem) -> bool:
+    """Whether no result is looked at again: the operators' ``exact`` in kernels/ops.cuh."""
+    narrow = problem.dtype.name in ("float16", "int8", "uint8")
+    return problem.reduction == "max" or (problem.reduction == "average" and narrow)
 
 
 def _pieces(inner: Axis, packed: bool) -> list[tuple[int, int]]:
@@ -829,7 +823,7 @@ def _row_counts(dims: Sequence[_Dim]) -> list[int]:
     """Return how many output rows a thread may take: powers of 2, and what divides a plane."""
     if len(dims) == 1:
         return [1]
-    return [rows for rows in range(1, 9) if rows in (1, 2, 4, 8) or dims[-2].axis.out % rows == 0]
+    return list(range(1, min(8, dims[-2].axis.out) + 1))
 
 
 def _lone_cost(geometry: _Geometry) -> float:

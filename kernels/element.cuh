@@ -5,6 +5,9 @@
 // must be exact is therefore written as PTX without .ftz; the host's plain arithmetic is equal.
 #pragma once
 
+template <class V> __host__ __device__ constexpr V least(V a, V b) { return a < b ? a : b; }
+template <class V> __host__ __device__ constexpr V most(V a, V b) { return a > b ? a : b; }
+
 // Floats of 16 bits. CUDA's headers for them take NVRTC 12 ms, whatever the kernel.
 struct Half {
     unsigned short bits;
@@ -137,24 +140,40 @@ __device__ inline float divide(float a, float b) {
 #endif
 }
 
+// In float32 the last bit may be wrong.
 __device__ inline double reciprocal(double x) { return 1 / x; }
 __device__ inline float reciprocal(float x) {
 #ifdef __CUDA_ARCH__
     float r;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
-    return multiply_add(multiply_add(negative(x), r, 1.0f), r, r);
+    return r;
 #else
     return 1 / x;
 #endif
 }
 
-// A divisor that the compiler knows, and one that is small: a number of taps.
+// A sum of powers that is neither lost nor infinite, from 2^-101 on: ptxas's own steps without the
+// branch for other numbers.
+__device__ inline double square_root(double x) { return sqrt(x); }
+__device__ inline float square_root(float x) {
+#ifdef __CUDA_ARCH__
+    float r;
+    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+    float root = multiply(x, r);
+    return multiply_add(multiply_add(negative(root), root, x), multiply(r, 0.5f), root);
+#else
+    return sqrt(x);
+#endif
+}
+
+// A divisor that the compiler knows, and a number of taps from 1 to 2^16.
 template <int N> struct Exactly {
     __device__ constexpr operator int() const { return N; }
 };
 struct Few {
-    int count;
-    __device__ operator int() const { return count; }
+    float count, inverse;
+    __device__ explicit Few(float taps) : count(taps), inverse(reciprocal(taps)) {}
+    __device__ operator int() const { return static_cast<int>(count); }
 };
 
 template <class V, class Count> __device__ inline V quotient(V a, Count count) {
@@ -166,9 +185,11 @@ template <class V> __device__ inline V corrected(V a, V divisor, V reciprocal) {
     V q = multiply(a, reciprocal);
     return multiply_add(multiply_add(negative(q), divisor, a), reciprocal, q);
 }
-template <class V> __device__ inline V quotient(V a, Few count) {
-    V divisor = static_cast<V>(count.count);
-    return corrected(a, divisor, reciprocal(divisor));
+// A quotient by so few is never nearer than 2^-17 of their distance to the middle of two floats: more
+// than the reciprocal's last bit makes of the correction.
+__device__ inline float quotient(float a, Few count) { return corrected(a, count.count, count.inverse); }
+__device__ inline double quotient(double a, Few count) {
+    return corrected<double>(a, count.count, reciprocal(static_cast<double>(count.count)));
 }
 template <class V, int N> __device__ inline V quotient(V a, Exactly<N>) {
     constexpr V inverse = V(1) / V(N);
@@ -190,7 +211,10 @@ template <class Count> __device__ inline float normal_quotient(float a, Count co
     return divide(a, static_cast<float>(count));
 }
 __device__ inline float normal_quotient(float a, Few count) {
-    return finite(a) ? quotient(a, count) : a;
+    float q = multiply(a, count.inverse);
+    // The remainder of an infinity is NaN, which loses against any number.
+    float remainder = fmaxf(multiply_add(negative(q), count.count, a), -3.402823466e38f);
+    return multiply_add(remainder, count.inverse, q);
 }
 template <int N> __device__ inline float normal_quotient(float a, Exactly<N>) {
     constexpr float nearest = 1.0f / N;
@@ -332,6 +356,36 @@ template <int Bytes> __device__ inline void load_words(const void* from, unsigne
             word[i] = v.x, word[i + 1] = v.y, word[i + 2] = v.z, word[i + 3] = v.w;
         }
     }
+}
+
+// The same where they are readable, else words stay as they are. One instruction: a branch around
+// each load costs the compiler more time than all the rest.
+template <int Bytes>
+__device__ inline void load_words_where(bool readable, const void* from, unsigned* word) {
+#ifdef __CUDA_ARCH__
+    if constexpr (Bytes == 1) {
+        asm("{ .reg .pred p;\n\tsetp.ne.b32 p, %1, 0;\n\t@p ld.global.nc.u8 %0, [%2]; }"
+            : "+r"(word[0]) : "r"(int(readable)), "l"(from));
+    } else if constexpr (Bytes == 2) {
+        asm("{ .reg .pred p;\n\tsetp.ne.b32 p, %1, 0;\n\t@p ld.global.nc.u16 %0, [%2]; }"
+            : "+r"(word[0]) : "r"(int(readable)), "l"(from));
+    } else if constexpr (Bytes == 4) {
+        asm("{ .reg .pred p;\n\tsetp.ne.b32 p, %1, 0;\n\t@p ld.global.nc.u32 %0, [%2]; }"
+            : "+r"(word[0]) : "r"(int(readable)), "l"(from));
+    } else if constexpr (Bytes == 8) {
+        asm("{ .reg .pred p;\n\tsetp.ne.b32 p, %2, 0;\n\t@p ld.global.nc.v2.u32 {%0, %1}, [%3]; }"
+            : "+r"(word[0]), "+r"(word[1]) : "r"(int(readable)), "l"(from));
+    } else {
+#pragma unroll
+        for (int i = 0; i < Bytes / 4; i += 4)
+            asm("{ .reg .pred p;\n\tsetp.ne.b32 p, %4, 0;\n\t"
+                "@p ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%5]; }"
+                : "+r"(word[i]), "+r"(word[i + 1]), "+r"(word[i + 2]), "+r"(word[i + 3])
+                : "r"(int(readable)), "l"(static_cast<const uint4*>(from) + i / 4));
+    }
+#else
+    if (readable) load_words<Bytes>(from, word);
+#endif
 }
 
 __device__ inline unsigned bits(signed char x) { return static_cast<unsigned char>(x); }

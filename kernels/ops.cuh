@@ -4,7 +4,7 @@
 //   lift(v, code)             one tap; code numbers the valid taps of the window, row-major
 //   merge(a, b)               both together; in ArgMax the codes decide between equal maxima
 //   certain(a)                whether finish is accurate: no overflow, no lost small terms
-//   doubt(d, a)               the same for many: d stays 0 while all are certain
+//   doubt(d, a)               the same for many, from d = 0 on: doubtful(d) unless all are certain
 //   finish(a, count)          the result, rounded once
 //   careful(traverse, count)  the result where it is not: traverse(op) reduces the window again
 //   padding()                 an element whose lift is start()
@@ -23,7 +23,9 @@ struct Norm {
 // An operator of values only; Index is what no kernel stores then.
 struct NoIndices {
     using Index = long long;
+    using Doubt = bool;
     static constexpr bool indices = false;
+    static constexpr int flight = 4;  // taps that are worth loading at once
 };
 
 template <class T> struct Max : NoIndices {
@@ -69,10 +71,10 @@ template <class T, class Code, class To> struct ArgMax {
     }
 };
 
-// The sum of all taps divided by 2^64, which no window can overflow.
-struct ScaledSum {
+// The sum of all taps: narrower ones in double, doubles divided by 2^64, which no window can overflow.
+template <class T> struct ScaledSum {
     using Accumulator = double;
-    static constexpr double scale = 1.0 / 18446744073709551616.0;
+    static constexpr double scale = sizeof(T) < sizeof(double) ? 1 : 1.0 / 18446744073709551616.0;
 
     __device__ Accumulator start() const { return 0; }
     template <class V, class Code> __device__ Accumulator lift(V v, Code) const {
@@ -80,8 +82,9 @@ struct ScaledSum {
     }
     __device__ Accumulator merge(Accumulator a, Accumulator b) const { return a + b; }
     template <class Count> __device__ double mean(Accumulator a, Count count) const {
-        double greatest = 1.7976931348623157e308 * scale;
         double mean = a / static_cast<double>(count);
+        if constexpr (scale == 1) return mean;
+        double greatest = 1.7976931348623157e308 * scale;
         if (finite(a)) mean = mean > greatest ? greatest : mean < -greatest ? -greatest : mean;
         return mean / scale;
     }
@@ -100,16 +103,16 @@ template <class T> struct Average : NoIndices {
     template <class Code> __device__ Accumulator lift(Accumulator v, Code) const { return v; }
     __device__ Accumulator merge(Accumulator a, Accumulator b) const { return add(a, b); }
     __device__ bool certain(Accumulator a) const { return finite(a); }
-    __device__ Accumulator doubt(Accumulator d, Accumulator a) const {
-        return multiply_add(a, Accumulator(0), d);
-    }
+    using Doubt = Accumulator;
+    __device__ Doubt doubt(Doubt d, Accumulator a) const { return multiply_add(a, Accumulator(0), d); }
+    __device__ bool doubtful(Doubt d) const { return !(d == 0); }
     template <class Count> __device__ Out finish(Accumulator a, Count count) const {
         if constexpr (exact) return Round<T>::from(normal_quotient(a, count));
         else return Round<T>::from(quotient(a, count));
     }
     template <class Traverse, class Count>
     __device__ Out careful(Traverse& traverse, Count count) const {
-        ScaledSum scaled;
+        const ScaledSum<T> scaled{};
         return Round<T>::from(scaled.mean(traverse(scaled), count));
     }
 };
@@ -148,11 +151,23 @@ template <int P, class V> __device__ inline V power(V m, const Norm& norm) {
 
 template <int P, class V> __device__ inline V root(V total, const Norm& norm) {
     if constexpr (P == 1) return total;
-    else if constexpr (P == 2) return sqrt(total);
+    else if constexpr (P == 2) return square_root(total);
     else if constexpr (P == 3) return cbrt(total);
     else return pow(total, static_cast<V>(norm.exponent)) *
                 (1 + static_cast<V>(norm.slip) * log(total));
 }
+
+// The sum of powers of narrower taps, which a double neither overflows nor loses.
+template <int P> struct WidePowers {
+    using Accumulator = double;
+    Norm norm;
+
+    __device__ Accumulator start() const { return 0; }
+    template <class V, class Code> __device__ Accumulator lift(V v, Code) const {
+        return power<P>(magnitude(widen(v)), norm);
+    }
+    __device__ Accumulator merge(Accumulator a, Accumulator b) const { return a + b; }
+};
 
 struct Greatest {
     using Accumulator = double;
@@ -188,6 +203,7 @@ template <class T, int P, class Sum> struct Lp : NoIndices {
     using Out = T;
     using Accumulator = Sum;
     static constexpr bool counts = false, exact = false, pairs = false;
+    static constexpr int flight = P == 0 ? 1 : NoIndices::flight;
     Norm norm;
 
     __device__ explicit Lp(const Norm& n) : norm(n) {}
@@ -198,28 +214,41 @@ template <class T, int P, class Sum> struct Lp : NoIndices {
         else return power<P>(magnitude(v), norm);
     }
     __device__ Accumulator merge(Accumulator a, Accumulator b) const { return add(a, b); }
-    __device__ bool certain(Accumulator a) const {
-        bool sum = (a > static_cast<Sum>(norm.least)) & finite(a);
-        if constexpr (P != 0) return sum;
-        Sum r = root<P>(a, norm);
-        return sum & (r > 0) & finite(r);
+    __device__ bool certain(Accumulator a) const { return !doubtful(doubt(0, a)); }
+    // Bits of positive floats are ordered as they are: what is not between least and infinity is far
+    // from least. Where the root may fail by itself, it is looked at.
+    using Doubt = unsigned;
+    __device__ Doubt doubt(Doubt d, Accumulator a) const {
+        if constexpr (P != 0 && sizeof(Sum) == sizeof(float)) {
+            return most(d, bits(a) - least());
+        } else {
+            Sum r = P == 0 ? root<P>(a, norm) : a;
+            bool sum = (a > static_cast<Sum>(norm.least)) & finite(a);
+            return sum & (r > 0) & finite(r) ? d : ~0u;
+        }
     }
-    __device__ Accumulator doubt(Accumulator d, Accumulator a) const { return certain(a) ? d : 1; }
+    __device__ bool doubtful(Doubt d) const { return d >= 0x7f800000u - least(); }
+    __device__ unsigned least() const { return bits(static_cast<float>(norm.least)); }
     template <class Count> __device__ Out finish(Accumulator a, Count) const {
         return Round<T>::from(root<P>(a, norm));
     }
-    // Two more looks: the greatest tap, which decides when it is 0, infinite or NaN, and the sum
-    // of powers relative to it.
+    // One more look, in double; else two: the greatest tap, which decides when it is 0, infinite or
+    // NaN, and the sum of powers relative to it.
     template <class Traverse, class Count>
     __device__ Out careful(Traverse& traverse, Count) const {
-        double greatest = traverse(Greatest{});
-        bool scales = greatest > 0 && finite(greatest);
-        if (traverse.any(scales)) {
-            ScaledPowers<P> scaled{norm, greatest};
-            double sum = traverse(scaled);
-            if (scales) greatest = scaled.result(sum);
+        if constexpr (P != 0 && sizeof(T) < sizeof(double)) {
+            const WidePowers<P> wide{norm};
+            return Round<T>::from(root<P>(traverse(wide), norm));
+        } else {
+            double greatest = traverse(Greatest{});
+            bool scales = greatest > 0 && finite(greatest);
+            if (traverse.any(scales)) {
+                const ScaledPowers<P> scaled{norm, greatest};
+                double sum = traverse(scaled);
+                if (scales) greatest = scaled.result(sum);
+            }
+            return Round<T>::from(greatest);
         }
-        return Round<T>::from(greatest);
     }
 };
 

@@ -22,6 +22,9 @@ template <class T> __device__ inline T of_lane(const T& own, int bits) {
     return other;
 }
 
+template <class A, class B> struct Same { static constexpr bool value = false; };
+template <class A> struct Same<A, A> { static constexpr bool value = true; };
+
 extern __shared__ __align__(16) unsigned char shared[];
 
 template <class Op, class Place, class Index, int Outputs, int Workers, bool ChannelsLast, bool Whole,
@@ -89,12 +92,14 @@ struct Together {
         Index offset, code;
     };
 
-    // Merges the units first, first + step, ... below last, a few of them in flight at once.
+    // Merges the units first, first + step, ... below last, a few of them in flight at once; second
+    // looks, which are rare, take them singly.
     template <class Any, class At>
     __device__ void reduce(const Any& op, typename Any::Accumulator& a, Index first, Index last,
                            int step, const T* from, At at) const {
-        constexpr int flight = 4;
-        for (; first + (flight - 1) * step < last; first += flight * step) {
+        constexpr int flight = Same<Any, Op>::value ? 4 : 1;
+#pragma unroll 1
+        for (; flight > 1 && first + (flight - 1) * step < last; first += flight * step) {
             Unit units[flight];
 #pragma unroll
             for (int f = 0; f < flight; ++f) units[f].load(from + at(first + f * step).offset);

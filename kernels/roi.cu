@@ -163,7 +163,7 @@ template <class T> struct Samples {
     __device__ T mean() const {
         Real sum = reduce(Real(0), [](Real v) { return v; }, [](Real a, Real b) { return add(a, b); });
         if (finite(sum)) return Round<T>::from(divide(sum, Real(count())));
-        ScaledSum scaled;
+        const ScaledSum<T> scaled{};
         double wide = reduce(0.0, [&](Real v) { return scaled.lift(v, 0); },
                              [](double a, double b) { return add(a, b); });
         return Round<T>::from(scaled.mean(wide, count()));

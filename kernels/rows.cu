@@ -20,12 +20,6 @@ template <class T, int N> struct alignas(sizeof(T) * N) Pack {
     T element[N];
 };
 
-__device__ inline bool within(int position, int size) {
-    return static_cast<unsigned>(position) < static_cast<unsigned>(size);
-}
-
-__host__ __device__ constexpr int least(int a, int b) { return a < b ? a : b; }
-
 struct Rows {
     long long threads;
     Divisor<int> vectors, groups, row_groups;  // channel vectors, column and row groups of a plane
@@ -108,6 +102,7 @@ struct Block {
     static constexpr int Before = Packed ? Left - Pad : 0;  // where a line begins before the taps
     static constexpr int Right = Row || !Packed ? 0 : loaded(Span - Pad - Body);
     static constexpr bool pairs = Op::pairs && Load % 2 == 0;
+    static constexpr int width = Packed ? Store : Lanes;  // elements of a store
 
     // Elements that one load takes in a halo: as many as divide it.
     __host__ __device__ static constexpr int unit(int elements) {
@@ -205,12 +200,13 @@ struct Block {
         unsigned word[count];
 
         __device__ Loaded(const Taps& op, const T* from, bool readable) {
-            if constexpr (!Inside) {
+            if constexpr (Inside) {
+                load_words<bytes>(from, word);
+            } else {
 #pragma unroll
                 for (int i = 0; i < count; ++i) word[i] = repeated(op.padding(), i);
-                if (!readable) return;
+                load_words_where<bytes>(readable, from, word);
             }
-            load_words<bytes>(from, word);
         }
     };
 
@@ -258,11 +254,7 @@ struct Block {
             Line line;
             load_line(line, from, Axes == 1 || within(row, outer().size));
             if constexpr (Axes > 1) from += outer().step;
-#pragma unroll
-            for (int r = 0; r < Height; ++r) {
-                int tap = i - r * SR;
-                if (tap >= 0 && tap < KR) take(found[r], line, t, tap);
-            }
+            take(found, line, t, i);
         }
     }
 
@@ -286,9 +278,18 @@ struct Block {
             for (int r = 0; r < Height; ++r) columns[r].clear(lift);
         }
     }
-    __device__ void take(Line& columns, const Line& line, int, int tap) const {
-        if (Axes < 3 && tap == 0) columns = line;
-        else columns.merge(lift, line);
+    // Two rows of outputs share the lines under both: merged once, in the lower, where that saves any.
+    static constexpr bool shares = Axes == 2 && KR > SR + 1;
+    __device__ void take(Line (&columns)[Height], const Line& line, int, int i) const {
+#pragma unroll
+        for (int r = 0; r < Height; ++r) {
+            const bool upper = shares && r % 2 == 0 && r + 1 < Height, lower = shares && r % 2 == 1;
+            const int tap = i - r * SR;
+            if (tap < 0 || tap >= (upper ? SR : KR)) continue;
+            if (Axes < 3 && tap == 0) columns[r] = line;
+            else columns[r].merge(lift, line);
+            if (lower && tap == KR - SR - 1) columns[r - 1].merge(lift, columns[r]);
+        }
     }
 
     // With Indices: the greatest tap of every output, and its code, (slice, row, column) of the
@@ -314,32 +315,40 @@ struct Block {
             }
         }
     }
-    __device__ void take(Best& best, const Line& line, int t, int tap) const {
+    __device__ void take(Best (&best)[Height], const Line& line, int t, int i) const {
+#pragma unroll
+        for (int r = 0; r < Height; ++r)
+            if (0 <= i - r * SR && i - r * SR < KR) take_row(best[r], line, (t * digit + i - r * SR) * digit);
+    }
+    __device__ void take_row(Best& best, const Line& line, int code) const {
 #pragma unroll
         for (int b = 0; b < Outputs * Lanes; ++b) {
 #pragma unroll
-            for (int j = 0; j < K; ++j) {
-                if (padding(b, j)) continue;
+            for (int j = first_tap(b); j <= last_tap(b); ++j) {
                 auto v = line.at(under(b, j));
                 bool greater = displaces(v, best.value[b]);
                 best.value[b] = greater ? v : best.value[b];
-                best.code[b] = greater ? (t * digit + tap) * digit + j : best.code[b];
+                best.code[b] = greater ? code + j : best.code[b];
             }
         }
+    }
+
+    // From x to the first element of a column of the input.
+    __device__ int offset_of(int column) const {
+        return Packed ? (column - group * Outputs * S) * Lanes
+                      : (column - first_pixel()) * grid.pixel_step;
     }
 
     // A value of 16 bits is read again: a conversion may change the bits of a NaN.
     __device__ T element(typename Element<T>::Value value, int row, int column, int lane) const {
         if constexpr (sizeof(T) != 2) return Round<T>::from(value);
-        const int step = Packed ? Lanes : grid.pixel_step;
-        int from = (column - (Packed ? group * Outputs * S : first_pixel())) * step + lane;
-        return x[from + row];
+        return x[offset_of(column) + lane + row];
     }
 
     // By 16 bytes where they are aligned: the plan speaks for x and y alone.
     template <class Index, int Width>
     __device__ static void store_numbers(const Index (&numbers)[Width], Index* to) {
-        constexpr int width = least(Width, 16 / sizeof(Index));
+        constexpr int width = least<int>(Width, 16 / sizeof(Index));
         const bool aligned = reinterpret_cast<unsigned long long>(to) % (width * sizeof(Index)) == 0;
 #pragma unroll
         for (int i = 0; i < Width; i += width) {
@@ -356,7 +365,6 @@ struct Block {
     }
 
     __device__ void write_row(const Best& best, int r, Out* y, typename Op::Index* indices) const {
-        constexpr int width = Packed ? Store : Lanes;
         int left = (outputs() - group * Outputs) * Lanes, first = place(r, 0);
 #pragma unroll
         for (int b = 0; b < Outputs * Lanes; b += width) {
@@ -390,10 +398,11 @@ struct Block {
             if (row_exists(r)) write_row(best[r], r, y, indices);
     }
 
-    // Pixel of a line that tap j of output element b reads.
-    __device__ static int pixel(int b, int j) { return b / Lanes * S + j + Before; }
-    __device__ static bool padding(int b, int j) {
-        return Row && (pixel(b, j) < 0 || pixel(b, j) >= Body);
+    // Pixel of a line that tap j of output element b reads, and the taps that are no padding.
+    __device__ static constexpr int pixel(int b, int j) { return b / Lanes * S + j + Before; }
+    __device__ static constexpr int first_tap(int b) { return Row ? most(0, -pixel(b, 0)) : 0; }
+    __device__ static constexpr int last_tap(int b) {
+        return Row ? least(K, Body - pixel(b, 0)) - 1 : K - 1;
     }
     // Element of a line that tap j of output element b reads, or a neighbour where it is padding.
     __device__ static int under(int b, int j) {
@@ -402,36 +411,27 @@ struct Block {
         return p * Lanes + b % Lanes;
     }
 
-    __device__ Accumulator reduce(const Line& columns, int b) const {
-        Accumulator a = op.start();
-        bool fresh = true;
+    // Taps first .. last of output element b.
+    __device__ Accumulator reduce(const Line& columns, int b, int first, int last) const {
+        Accumulator a = columns.at(under(b, first));
 #pragma unroll
-        for (int j = 0; j < K; ++j) {
-            if (padding(b, j)) continue;
-            a = fresh ? columns.at(under(b, j)) : op.merge(a, columns.at(under(b, j)));
-            fresh = false;
-        }
+        for (int j = first + 1; j <= last; ++j) a = op.merge(a, columns.at(under(b, j)));
         return a;
     }
 
     // Output elements b and the next in a word.
     __device__ unsigned reduce_pair(const Line& columns, int b) const {
-        unsigned a = 0;
-        bool fresh = true;
-        const int next = least(b + 1, Outputs * Lanes - 1);
+        const int next = least(b + 1, Outputs * Lanes - 1), first = first_tap(next);
+        unsigned a = columns.pair(under(b, first), under(next, first));
 #pragma unroll
-        for (int j = 0; j < K; ++j) {
-            if (padding(b, j) && padding(next, j)) continue;
-            unsigned tap = columns.pair(under(b, j), under(next, j));
-            a = fresh ? tap : op.merge_pairs(a, tap);
-            fresh = false;
-        }
+        for (int j = first + 1; j <= last_tap(b); ++j)
+            a = op.merge_pairs(a, columns.pair(under(b, j), under(next, j)));
         return a;
     }
 
     // Taps of one axis that count for a window that starts at `start`.
     template <int Size> __device__ static int counted(const Axis<int>& axis, int start) {
-        return clip<int>(start, axis.count_begin, axis.count_end, Size, 1).count;
+        return least(start + Size, axis.count_end) - most(start, axis.count_begin);
     }
 
     template <int Size> __device__ static bool counts_all(const Axis<int>& axis, int first) {
@@ -448,31 +448,13 @@ struct Block {
         return all;
     }
 
-    // Taps that count in every output row and column; only filled where some do not.
-    struct Counts {
-        int row[Height], column[Outputs];
-    };
-
-    __device__ void count(Counts& counts) const {
-        int slices = Axes > 2 ? counted<Kernel::at(0)>(w.axis[0], first_slice()) : 1;
-#pragma unroll
-        for (int r = 0; r < Height; ++r)
-            counts.row[r] =
-                slices * (Axes > 1 ? counted<KR>(outer(), first_row() + r * SR) : 1);
-#pragma unroll
-        for (int c = 0; c < Outputs; ++c)
-            counts.column[c] = counted<K>(inner(), first_pixel() + c * S);
+    // Taps that count along the outer axes and along the row; none count as one.
+    __device__ int counted_above(int r) const {
+        int count = Axes > 2 ? counted<Kernel::at(0)>(w.axis[0], first_slice()) : 1;
+        return most(count * (Axes > 1 ? counted<KR>(outer(), first_row() + r * SR) : 1), 1);
     }
-
-    // Finishes again what was divided by more taps than count.
-    template <int Width>
-    __device__ void patch(Pack<Out, Width>& pack, const Accumulator* a, int row, int b,
-                          const Counts& counts) const {
-#pragma unroll
-        for (int i = 0; i < Width; ++i) {
-            int count = counts.row[row] * counts.column[(b + i) / Lanes];
-            if (count != taps) pack.element[i] = op.finish(a[i], Few{count > 0 ? count : 1});
-        }
+    __device__ int counted_along(int output) const {
+        return most(counted<K>(inner(), first_pixel() + output * S), 1);
     }
 
     __device__ int row_number(int r) const {
@@ -491,60 +473,150 @@ struct Block {
         return pixel * (Packed ? Lanes : grid.pixel_step) + vector * Lanes;
     }
 
-    // Stores one row of the block; `doubt` becomes other than 0 where a result is not certain.
-    __device__ void write_row(const Line& columns, int r, Out* y, bool whole, const Counts& counts,
-                              Accumulator& doubt) const {
-        constexpr int width = Packed ? Store : Lanes;
+    // Stores one row of the block: write(at, b) takes `width` elements from b on.
+    template <class Write> __device__ void write_row(int r, Out* y, Write write) const {
         int left = (outputs() - group * Outputs) * Lanes;
         Out* to = y + place(r, 0);
-        unsigned pair = 0;
 #pragma unroll
         for (int b = 0; b < Outputs * Lanes; b += width) {
             if (!Inside && b >= left) return;
-            Out* at = Packed ? to + b : to + b / Lanes * grid.pixel_step;
-            if constexpr (pairs && width == 1) {
+            write(Packed ? to + b : to + b / Lanes * grid.pixel_step, b);
+        }
+    }
+
+    __device__ void write_pairs(const Line& columns, int r, Out* y) const {
+        unsigned pair = 0;
+        write_row(r, y, [&](Out* at, int b) {
+            if constexpr (width == 1) {
                 if (b % 2 == 0) pair = reduce_pair(columns, b);
                 *reinterpret_cast<unsigned short*>(at) = pair >> 16 * (b % 2);
-            } else if constexpr (pairs) {
+            } else {
                 Vector<width / 2> words;
 #pragma unroll
                 for (int i = 0; i < width; i += 2) words.word[i / 2] = reduce_pair(columns, b + i);
                 *reinterpret_cast<Vector<width / 2>*>(at) = words;
-            } else {
-                Pack<Out, width> pack;
-                Accumulator a[width];
-#pragma unroll
-                for (int i = 0; i < width; ++i) {
-                    a[i] = reduce(columns, b + i);
-                    if constexpr (!Op::exact) doubt = op.doubt(doubt, a[i]);
-                    pack.element[i] = op.finish(a[i], Exactly<taps>());
-                }
-                if (!whole) patch(pack, a, r, b, counts);
-                *reinterpret_cast<Pack<Out, width>*>(at) = pack;
             }
+        });
+    }
+
+    struct Sums {
+        Accumulator a[Outputs * Lanes];
+    };
+
+    // Two neighbouring outputs share the taps under both, where that saves any.
+    __device__ void reduce_row(const Line& columns, Sums& sums) const {
+        constexpr int paired = !Row && K > S + 1 ? Outputs / 2 * 2 * Lanes : 0;
+#pragma unroll
+        for (int b = 0; b < paired; b += b % Lanes == Lanes - 1 ? Lanes + 1 : 1) {
+            Accumulator shared = reduce(columns, b, S, K - 1);
+            sums.a[b] = op.merge(reduce(columns, b, 0, S - 1), shared);
+            sums.a[b + Lanes] = op.merge(shared, reduce(columns, b + Lanes, K - S, K - 1));
+        }
+#pragma unroll
+        for (int b = paired; b < Outputs * Lanes; ++b)
+            sums.a[b] = reduce(columns, b, first_tap(b), last_tap(b));
+    }
+
+    // Whether a result that there is, is not certain.
+    __device__ bool doubtful(const Sums (&sums)[Height]) const {
+        const int left = (outputs() - group * Outputs) * Lanes;
+        typename Op::Doubt doubt = 0;
+#pragma unroll
+        for (int r = 0; r < Height; ++r) {
+#pragma unroll
+            for (int b = 0; b < Outputs * Lanes; ++b)
+                if (row_exists(r) && (Inside || b < left)) doubt = op.doubt(doubt, sums[r].a[b]);
+        }
+        return op.doubtful(doubt);
+    }
+
+    // Results are finish(a, output).
+    template <class Finish>
+    __device__ void write_sums(const Sums& sums, int r, Out* y, Finish finish) const {
+        write_row(r, y, [&](Out* at, int b) {
+            Pack<Out, width> pack;
+#pragma unroll
+            for (int i = 0; i < width; ++i) pack.element[i] = finish(sums.a[b + i], (b + i) / Lanes);
+            *reinterpret_cast<Pack<Out, width>*>(at) = pack;
+        });
+    }
+
+    __device__ void write(const Line (&columns)[Height], Out* y) const {
+        if constexpr (pairs) {
+#pragma unroll
+            for (int r = 0; r < Height; ++r)
+                if (row_exists(r)) write_pairs(columns[r], r, y);
+        } else {
+            Sums sums[Height];
+#pragma unroll
+            for (int r = 0; r < Height; ++r) reduce_row(columns[r], sums[r]);
+            bool again = false;
+            if constexpr (!Op::exact) again = doubtful(sums);
+            if (!Op::counts || whole()) {
+#pragma unroll
+                for (int r = 0; r < Height; ++r)
+                    if (row_exists(r))
+                        write_sums(sums[r], r, y,
+                                   [&](Accumulator a, int) { return op.finish(a, Exactly<taps>()); });
+            } else {
+                write_counted(sums, y);
+            }
+            if constexpr (!Op::exact)
+                if (again) redo(y);
         }
     }
 
-    __device__ void write(const Line (&columns)[Height], Out* y, Accumulator& doubt) const {
-        const bool all = !Op::counts || whole();
-        Counts counts;
-        if (!all) count(counts);
+    // At a border rows come one after the other to the place of the first: their code is there once.
+    __device__ void write_counted(Sums (&sums)[Height], Out* y) const {
+        float along[Outputs];
 #pragma unroll
-        for (int r = 0; r < Height; ++r)
-            if (row_exists(r)) write_row(columns[r], r, y, all, counts, doubt);
+        for (int i = 0; i < Outputs; ++i) along[i] = counted_along(i);
+#pragma unroll 1
+        for (int r = 0; r < Height; ++r) {
+            const float above = counted_above(r);
+            if (row_exists(r))
+                write_sums(sums[0], r, y, [&](Accumulator a, int output) {
+                    return op.finish(a, Few(above * along[output]));
+                });
+#pragma unroll
+            for (int i = 1; i < Height; ++i) sums[i - 1] = sums[i];
+        }
     }
 
+    // One output of the block again, tap by tap.
+    struct Again {
+        const Block& block;
+        int row, column, lane;
+
+        template <class Any> __device__ typename Any::Accumulator operator()(const Any& op) const {
+            auto a = op.start();
+#pragma unroll 1
+            for (int t = 0; t < taps; ++t) {
+                int column_read = block.first_pixel() + column * S + t % K;
+                bool inside = within(column_read, block.size());
+                int from = block.offset_of(column_read) + lane;
+                auto reach = [&](const Axis<int>& axis, int position) {
+                    inside = inside && within(position, axis.size);
+                    from += position * axis.step;
+                };
+                if constexpr (Axes > 1) reach(block.outer(), block.first_row() + row * SR + t / K % KR);
+                if constexpr (Axes > 2) reach(block.w.axis[0], block.first_slice() + t / K / KR);
+                if (inside) a = op.merge(a, op.lift(value(block.x[from]), t));
+            }
+            return a;
+        }
+        __device__ bool any(bool wanted) const { return wanted; }
+    };
+
     // The slow path of all outputs of the block, one after the other.
-    __device__ void redo(const T* input, Out* y) const {
-        using Single = Place<Axes, int, Kernel, Stride, !Packed || (Lanes > 1)>;
+    __device__ void redo(Out* y) const {
 #pragma unroll 1
         for (int i = 0; i < Height * Outputs * Lanes; ++i) {
-            int r = i / (Outputs * Lanes), output = i / Lanes % Outputs;
+            int r = i / (Outputs * Lanes), output = i / Lanes % Outputs, lane = i % Lanes;
             if (!row_exists(r) || group * Outputs + output >= outputs()) continue;
-            int n = place(r, output) + i % Lanes;
-            const Single single(w, n);
-            const Alone<T, Single, Kernel, int> traverse{single, input + single.base};
-            store(op, single, traverse, n, true, input, y, static_cast<typename Op::Index*>(nullptr));
+            const Again again{*this, r, output, lane};
+            const Few count(Op::counts ? counted_above(r) * counted_along(output) : 1);
+            y[place(r, output) + lane] = result(op, again, count);
         }
     }
 };
@@ -578,9 +650,6 @@ rows(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ 
         typename Tile::Line columns[Height];
         block.start(columns);
         block.load(columns);
-        typename Op::Accumulator doubt = 0;
-        block.write(columns, y, doubt);
-        if constexpr (!Op::exact)
-            if (!(doubt == 0)) block.redo(x, y);
+        block.write(columns, y);
     }
 }

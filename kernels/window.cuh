@@ -38,6 +38,7 @@ template <int Axes, class Index> struct Window {
 
 // Sizes known at compile time, 0 where they are not.
 template <int... N> struct Sizes {
+    using Unknown = Sizes<N * 0 ...>;
     static constexpr bool known = ((N > 0) && ...);
     static constexpr int product = (1 * ... * N);
     __host__ __device__ static constexpr int at(int i) {
@@ -45,6 +46,18 @@ template <int... N> struct Sizes {
         return sizes[i];
     }
 };
+
+__device__ inline bool within(int position, int size) {
+    return static_cast<unsigned>(position) < static_cast<unsigned>(size);
+}
+
+// Takes count steps, as many at once as there should be loads in flight, and the last ones singly.
+template <int Flight, class Step> __device__ inline void in_flights(int count, Step step) {
+#pragma unroll 1
+    for (; count >= Flight; count -= Flight) step(Flight);
+#pragma unroll 1
+    for (; Flight > 1 && count > 0; --count) step(1);
+}
 
 template <class Index> __device__ inline Index divide_up(Index n, Index divisor) {
     return divisor == 1 ? n : (n + divisor - 1) / divisor;

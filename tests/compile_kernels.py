@@ -32,6 +32,7 @@ from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from gpupool import jit, planner, preprocessing
 from gpupool.dtypes import DTYPES, FLOAT32, FLOATS, DType
@@ -107,10 +108,12 @@ def generic_plans(most_axes: int) -> Iterator[Plan]:
         for strides, sizes in ((kernel, spatial), far):
             for problem in _pools(reductions(), 1, kernel, strides, sizes, 1):
                 yield _plan(problem, name)
-    longer = [planner.RUN_BYTES // 4 + 1]  # than a window that separable.cu compiles in
-    for problem in _pools(reductions(), 1, longer, [1], [2 * longer[0]], 1):
-        if (chosen := _plan(problem, "separable")).launches[0].source == "separable.cu":
-            yield chosen
+    for width in (8, 9):  # always compiled in by separable.cu, and the first that may not be
+        for problem in _pools(reductions(), 1, [9, width], [1, 1], [20, 20], 1):
+            with _generic_tier():
+                chosen = _plan(problem, "separable")
+            if chosen.launches[0].source == "separable.cu":
+                yield chosen
     yield from map(_plan, _other_problems())
 
 
@@ -186,13 +189,21 @@ class Kernel:
     @property
     def specialised(self) -> bool:
         """Whether the window is compiled in."""
-        return bool(re.match(r"(rows|separable)<|window<.*Sizes<[1-9]", self.expression))
+        known = r"rows<|separable<.* (9|\d\d+)>$|window<.*Sizes<[1-9]"
+        return bool(re.match(known, self.expression))
 
 
 def row_of(launch: Launch) -> str:
     """The line of the table: what differs in axes, layout and window shares one."""
     wide = " 64-bit" if "long long" in launch.template[1:] else ""
     return f"{launch.kernel}<{launch.template[0]}>{wide}"
+
+
+@contextmanager
+def _generic_tier() -> Iterator[None]:
+    """Plan as where nothing may be specialised."""
+    with patch.dict(os.environ, {"GPUPOOL_JIT": "generic"}):
+        yield
 
 
 @contextmanager

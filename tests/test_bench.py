@@ -335,6 +335,14 @@ def test_cost_grows_no_faster_than_the_logarithm_of_the_window(dtype: str, count
     assert max(cost.values()) <= 1.2 * cost[13], cost
 
 
+def test_no_kernel_is_longer_than_compiles_within_100_ms() -> None:
+    """Time is proportional to length; a time itself would depend on the machine."""
+    rows = record.read(readme.RESULTS / "static.json")["rows"]
+    codes = {row["id"]: sum(launch["code"] for launch in row["launches"]) for row in rows}
+    assert len(codes) == len(CASES)
+    assert {name for name, code in codes.items() if code > 600} <= {"W18"}  # two launches
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("tools")
 def test_no_kernel_issues_more_than_the_committed_baseline() -> None:

@@ -46,8 +46,8 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     "plane": ("plane", {}),
     "few workers": ("plane", {"FILL": 1}),
     "separable": ("separable", {"SEPARABLE_TAPS": 1}),
-    "separable in parts": ("separable", {"SEPARABLE_TAPS": 1, "SHARED_BYTES": 600}),
-    "separable, any": ("separable", {"SEPARABLE_TAPS": 1, "RUN_BYTES": 0, "SHARED_BYTES": 2000}),
+    "separable in parts": ("separable", {"SEPARABLE_TAPS": 1, "SHARED_BYTES": 5000}),
+    "separable, any": ("separable", {"SEPARABLE_TAPS": 1, "_compiles_in": lambda: False}),
 }
 """Ways to plan a pooling: the kernel asked for, and constants that make it serve small problems."""
 
@@ -263,6 +263,9 @@ LARGE: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
         {"kernel_shape": (2, 3), "pads": (4, 5, 7, 6)},
     ),
     "many planes": ("lp_pool", (3, 50, 12, 12), {"kernel_shape": 12}),
+    "more columns than a tile": ("max_pool", (1, 1, 20, 260), {"kernel_shape": (9, 12), "pads": 4}),
+    "tall windows": ("average_pool", (1, 2, 16, 12), {"kernel_shape": (9, 10), "pads": 2}),
+    "planes side by side": ("max_pool", (3, 400, 2, 3), {"kernel_shape": 2, "pads": 1}),
 }
 
 
@@ -318,6 +321,26 @@ def test_both_tiers_of_window_give_the_same_bits(function):
     assert any("Sizes<2" in launch.expression for launch in launches)
     for case in cases:
         assert_same(*(Configuration(case, tier).run() for tier in tiers))
+
+
+# Division
+
+
+@pytest.mark.parametrize("off", [-1, 0, 1])
+def test_a_quotient_by_few_taps_is_right_with_a_reciprocal_whose_last_bit_is_wrong(off):
+    """The steps of ``quotient(float, Few)`` in element.cuh, next to the middle of floats."""
+    rng = np.random.default_rng(0)
+    taps = np.r_[1 : 2**12, rng.integers(2**12, 2**16, 4096), 2**16].astype(np.float32)[:, None]
+    floats = rng.random((1, 300)).astype(np.float32) + np.float32(1)
+    middles = floats.astype(np.float64) + 2.0**-24
+    sums = np.concatenate([np.broadcast_to(floats, (len(taps), 300)), taps * middles], 1)
+    sums = sums.astype(np.float32)
+    inverse = (1 / taps).view(np.int32) + np.int32(off)
+    wide = inverse.view(np.float32).astype(np.float64)
+    q = (sums * wide).astype(np.float32)
+    remainder = (sums - q.astype(np.float64) * taps).astype(np.float32)
+    result = (q + remainder * wide).astype(np.float32)
+    np.testing.assert_array_equal(result, (sums / taps.astype(np.float64)).astype(np.float32))
 
 
 # Memory

@@ -279,12 +279,16 @@ BUGS = {
         "separable.cu", "(x);\n    __syncthreads();", "(x);",
         RACE + "shared memory|which nobody wrote", pool(1, 1, 9, 9), "separable",
     ),
-    "no barrier between the parts of a row": Planted(
-        "separable.cu", "        __syncthreads();\n        if (active) {", "        if (active) {",
+    "no barrier between the lanes of a row": Planted(
+        "separable.cu", "            __syncwarp();\n", "", RACE + "shared memory",
+        pool(1, 1, 9, 40), "separable",
+    ),
+    "no barrier between rows and stores": Planted(
+        "separable.cu", "reduce_rows<Width>();\n        __syncthreads();", "reduce_rows<Width>();",
         RACE + "shared memory", pool(1, 1, 9, 40), "separable",
     ),
     "columns past the row": Planted(
-        "separable.cu", " && position >= 0 && position < inner().size", "", OUTSIDE,
+        "separable.cu", " && within(position, inner().size)", "", OUTSIDE,
         pool(1, 1, 9, 9, pads=1), "separable",
     ),
     "a maximum that is not atomic": Planted(
