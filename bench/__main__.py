@@ -14,12 +14,13 @@ from gpupool.device import gpu_available
 from gpupool.errors import GpupoolError
 from gpupool.terminal import complain, progress, say
 
-from . import compare, cpu, gpu, host, plot, readme, record, static, table
+from . import cold, compare, cpu, gpu, host, plot, readme, record, static, table
 from .cases import CASES, Case, load, select
 from .device import Cuda, Device
 
 DESCRIPTION = """Time every case beside a copy and its peers on a GPU (the default), count
-instructions in machine code (--static), or time the oracle beside its peers (--cpu)."""
+instructions in machine code (--static), time the compiler (--cold), or the oracle beside its peers
+(--cpu)."""
 
 EXIT_WORSE, EXIT_ERROR = 1, 2
 
@@ -40,6 +41,7 @@ class Mode:
 STATIC = Mode(
     "static", "counting", static.HEAD, static.cells, static.summary, static.analyse, static.facts
 )
+COLD = Mode("cold", "compiling", cold.HEAD, cold.cells, cold.summary, cold.measure, cold.facts)
 CPU = Mode("cpu", "timing", cpu.HEAD, cpu.cells, cpu.summary, cpu.measure, cpu.facts)
 
 
@@ -76,6 +78,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--static", action="store_true", help="count instructions; needs no GPU")
+    mode.add_argument("--cold", action="store_true", help="time the compiler; needs no GPU")
     mode.add_argument("--cpu", action="store_true", help="time the oracle beside its peers")
     mode.add_argument("--check", action="store_true", help="compare with the oracle on a GPU")
     mode.add_argument("--host", action="store_true", help="time the host's work of a call")
@@ -121,6 +124,8 @@ def run(args: argparse.Namespace, device: Callable[[], Device] = Cuda) -> int:
     old = record.read(args.compare) if args.compare else None
     if args.static:
         mode = STATIC
+    elif args.cold:
+        mode = COLD
     elif args.cpu:
         mode = CPU
         cpu.pin()

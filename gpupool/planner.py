@@ -59,10 +59,13 @@ TILE_REGISTERS = 56
 TILE_OUTPUTS = 32
 """Registers that its outputs may take: more cost compile time and gain little."""
 
-TILE_CODE = 560
+TILE_CODE = 570
 """Instructions up to which a kernel of rows.cu compiles within 100 ms on a slow processor."""
 
-SECOND_LOOK = 300
+FINISH = {"max": 2, "average": 6, "lp": 8}
+"""Instructions from a partial result of rows.cu to the stored element; 8-bit averages take 12."""
+
+SECOND_LOOK = 270
 """Instructions of a kernel of rows.cu that look at uncertain results again."""
 
 TILE_ROW = 28
@@ -509,7 +512,9 @@ def _sliding_launch(
 ) -> Launch:
     """Choose among rows.cu and the two tiers of window.cu: the fewest instructions."""
     generic = _window_launch(problem, geometry, specialised=False)
-    if kernel == "window" or not _specialisable(geometry):
+    if kernel == "window" or (kernel == "auto" and _by_powers(problem)):
+        return generic
+    if not _specialisable(geometry):
         return generic
     tile = None
     if kernel != "specialised":
@@ -641,7 +646,7 @@ def _tiled_launch(problem: PoolProblem, geometry: _Geometry, tiles: _Tiles) -> L
     )  # fmt: skip
     divisors = (divisor(n, "int") for n in (down, across, tiles.span))
     operator, width = _operator(problem, "int"), str(inner.kernel)
-    known = _compiles_in() and _admit(("separable", operator, width))
+    known = _compiles_in() and not _by_powers(problem) and _admit(("separable", operator, width))
     return Launch(
         "separable.cu",
         "separable",
@@ -783,7 +788,7 @@ class _Tile:
         else:
             along = Axis(0, inner.kernel, inner.kernel, 1, 0, 0, 0) if self.row else inner
             work += self.rows * self.lanes * _merges(along, self.outputs)
-        finish = 6 if problem.reduction == "average" else 2
+        finish = 12 if _rounds_integers(problem) else FINISH[problem.reduction]
         return TILE_SETUP + work + outputs * (finish * lift + 4 / self.store)
 
 
@@ -791,6 +796,11 @@ def _merges(axis: Axis, outputs: int) -> int:
     """Return the merges along an axis for neighbouring outputs, two of which share taps."""
     alone, pair = axis.kernel - 1, axis.kernel + axis.stride - 1
     return outputs // 2 * min(2 * alone, pair) + outputs % 2 * alone
+
+
+def _rounds_integers(problem: PoolProblem) -> bool:
+    """Whether results are averages of integers."""
+    return problem.reduction == "average" and not problem.dtype.is_float
 
 
 def _exact(problem: PoolProblem) -> bool:

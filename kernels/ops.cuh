@@ -8,6 +8,7 @@
 //   finish(a, count)          the result, rounded once
 //   careful(traverse, count)  the result where it is not: traverse(op) reduces the window again
 //   padding()                 an element whose lift is start()
+//   rare                      a second look: loops over taps need not be unrolled
 //   merge_pairs(a, b)         two 16-bit elements in a word at once, where pairs is set
 //
 // Threads that share a window look again together: traverse.any(wanted).
@@ -24,7 +25,7 @@ struct Norm {
 struct NoIndices {
     using Index = long long;
     using Doubt = bool;
-    static constexpr bool indices = false;
+    static constexpr bool indices = false, rare = false;
     static constexpr int flight = 4;  // taps that are worth loading at once
 };
 
@@ -57,7 +58,7 @@ template <class T, class Code, class To> struct ArgMax {
         Value best;
         Code code;
     };
-    static constexpr bool indices = true, counts = false, exact = true, pairs = false;
+    static constexpr bool indices = true, counts = false, exact = true, pairs = false, rare = false;
 
     __device__ explicit ArgMax(const Norm&) {}
     __device__ Accumulator start() const { return {lowest<T>(), 0}; }
@@ -74,6 +75,7 @@ template <class T, class Code, class To> struct ArgMax {
 // The sum of all taps: narrower ones in double, doubles divided by 2^64, which no window can overflow.
 template <class T> struct ScaledSum {
     using Accumulator = double;
+    static constexpr bool rare = true;
     static constexpr double scale = sizeof(T) < sizeof(double) ? 1 : 1.0 / 18446744073709551616.0;
 
     __device__ Accumulator start() const { return 0; }
@@ -160,6 +162,7 @@ template <int P, class V> __device__ inline V root(V total, const Norm& norm) {
 // The sum of powers of narrower taps, which a double neither overflows nor loses.
 template <int P> struct WidePowers {
     using Accumulator = double;
+    static constexpr bool rare = true;
     Norm norm;
 
     __device__ Accumulator start() const { return 0; }
@@ -171,6 +174,7 @@ template <int P> struct WidePowers {
 
 struct Greatest {
     using Accumulator = double;
+    static constexpr bool rare = true;
 
     __device__ Accumulator start() const { return 0; }
     template <class V, class Code> __device__ Accumulator lift(V v, Code) const {
@@ -182,6 +186,7 @@ struct Greatest {
 // The sum of powers of taps divided by the greatest: between 1 and their number.
 template <int P> struct ScaledPowers {
     using Accumulator = double;
+    static constexpr bool rare = true;
     Norm norm;
     double greatest;
 

@@ -22,9 +22,6 @@ template <class T> __device__ inline T of_lane(const T& own, int bits) {
     return other;
 }
 
-template <class A, class B> struct Same { static constexpr bool value = false; };
-template <class A> struct Same<A, A> { static constexpr bool value = true; };
-
 extern __shared__ __align__(16) unsigned char shared[];
 
 template <class Op, class Place, class Index, int Outputs, int Workers, bool ChannelsLast, bool Whole,
@@ -97,7 +94,7 @@ struct Together {
     template <class Any, class At>
     __device__ void reduce(const Any& op, typename Any::Accumulator& a, Index first, Index last,
                            int step, const T* from, At at) const {
-        constexpr int flight = Same<Any, Op>::value ? 4 : 1;
+        constexpr int flight = Any::rare ? 1 : 4;
 #pragma unroll 1
         for (; flight > 1 && first + (flight - 1) * step < last; first += flight * step) {
             Unit units[flight];

@@ -627,7 +627,7 @@ template <class Op, class Kernel> __host__ __device__ constexpr int least_blocks
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
     if (Op::pairs) return 1;
 #endif
-    if (Op::indices) return sizeof(typename Op::Element) == 8 || Kernel::product > 16 ? 1 : 0;
+    if (Op::indices) return sizeof(typename Op::Element) == 8 || Kernel::product > 16 ? 1 : 2;
     return Op::counts || !Op::exact ? 2 : 0;
 }
 

@@ -45,7 +45,6 @@ template <class Op> struct Tile {
     // What shared memory holds: partial results, or two of two planes in a word.
     using Merged = typename Held<Op>::Type;
     using Accumulator = typename Merged::Accumulator;
-    using Single = Place<2, int, Sizes<0, 0>, Sizes<0, 0>, false>;
     static constexpr int warp = 32, flight = Op::flight;
 
     const Window<2, int>& w;
@@ -66,12 +65,15 @@ template <class Op> struct Tile {
     __device__ const Axis<int>& outer() const { return w.axis[0]; }
     __device__ const Axis<int>& inner() const { return w.axis[1]; }
 
+    __device__ const T* plane_of(const T* x, int plane) const {
+        int image = w.channels.quotient(plane);
+        return x + image * w.batch_step + (plane - image * w.channels.divisor) * w.channel_step;
+    }
+
     // The first element of a column of the tile, in the padding or not.
     __device__ const T* first_element(const T* x, int plane, int position) const {
-        int image = w.channels.quotient(plane), row = top - outer().pad_begin;
-        return x + image * w.batch_step + (plane - image * w.channels.divisor) * w.channel_step +
-               static_cast<long long>(position) * inner().step +
-               static_cast<long long>(row) * outer().step;
+        return plane_of(x, plane) + static_cast<long long>(position) * inner().step +
+               static_cast<long long>(top - outer().pad_begin) * outer().step;
     }
 
     // A column of the input and, where words hold two, the same one of another plane. Of the tile's
@@ -107,7 +109,7 @@ template <class Op> struct Tile {
         Accumulator tap[flight], a = merged.start();
 #pragma unroll 1
         for (int i = run + outer().kernel; i > run;) {
-            if (low <= i && i <= high) {
+            if (flight > 1 && low <= i && i <= high) {
                 i -= flight;
 #pragma unroll
                 for (int t = 0; t < flight; ++t) tap[t] = read(column, i + t);
@@ -128,7 +130,7 @@ template <class Op> struct Tile {
         Accumulator tap[flight], a = merged.start();
 #pragma unroll 1
         for (int i = next; i < last;) {
-            if (low <= i && i <= high) {
+            if (flight > 1 && low <= i && i <= high) {
 #pragma unroll
                 for (int t = 0; t < flight; ++t) tap[t] = read(column, i + t);
 #pragma unroll
@@ -235,10 +237,10 @@ template <class Op> struct Tile {
         return ((first_plane + p) * outer().out.divisor + top) * inner().out.divisor + left + c;
     }
 
-    // Taps that count along one axis.
+    // Taps that count along one axis; none count as one.
     __device__ static int counted(const Axis<int>& axis, int output) {
-        return clip<int>(output - axis.pad_begin, axis.count_begin, axis.count_end, axis.kernel, 1)
-            .count;
+        int first = output - axis.pad_begin;
+        return most(least(first + axis.kernel, axis.count_end) - most(first, axis.count_begin), 1);
     }
 
     __device__ void store_column(const T* x, typename Op::Out* y) const {
@@ -252,33 +254,53 @@ template <class Op> struct Tile {
     __device__ void store_one(const T* x, typename Op::Out* y, int p, int c,
                               const Accumulator* from) const {
         const int rows = rows_of(p, c), begin = position(p, c);
-        const int taps = Op::counts ? most(counted(inner(), left + c), 1) : 1;
-        const Few all(taps * outer().kernel);
+        const int taps = Op::counts ? counted(inner(), left + c) : 1;
         typename Op::Doubt doubt = 0;
         int n = begin, r = 0;
-        in_flights<2>(rows, [&](int flight) {
+        in_flights<Op::counts ? 1 : 2>(rows, [&](int flight) {
 #pragma unroll
             for (int i = 0; i < flight; ++i, ++r, n += inner().out.divisor) {
                 const Accumulator a = from[r * pitch];
                 if constexpr (!Op::exact) doubt = op.doubt(doubt, a);
-                int count = Op::counts ? taps * most(counted(outer(), top + r), 1) : all;
-                if (count == all) y[n] = op.finish(a, all);
-                else y[n] = op.finish(a, Few(count));
+                int count = Op::counts ? taps * counted(outer(), top + r) : 1;
+                y[n] = op.finish(a, Few(count));
             }
         });
         if constexpr (!Op::exact) {
-            if (op.doubtful(doubt)) look_again(x, y, begin, rows, from);
+            if (op.doubtful(doubt)) look_again(x, y, p, c, from);
         }
     }
 
-    __device__ void look_again(const T* x, typename Op::Out* y, int n, int rows,
-                               const Accumulator* from) const {
+    // One output again, tap by tap.
+    struct Again {
+        const Window<2, int>& w;
+        const T* plane;
+        int row, column;  // of the first tap
+
+        template <class Any> __device__ typename Any::Accumulator operator()(const Any& any) const {
+            auto a = any.start();
 #pragma unroll 1
-        for (int r = 0; r < rows; ++r, n += inner().out.divisor) {
+            for (int i = 0; i < w.axis[0].kernel * w.axis[1].kernel; ++i) {
+                int r = row + i / w.axis[1].kernel, c = column + i % w.axis[1].kernel;
+                if (!within(r, w.axis[0].size) || !within(c, w.axis[1].size)) continue;
+                a = any.merge(a, any.lift(value(plane[r * w.axis[0].step + c * w.axis[1].step]), i));
+            }
+            return a;
+        }
+        __device__ bool any(bool wanted) const { return wanted; }
+    };
+
+    __device__ void look_again(const T* x, typename Op::Out* y, int p, int c,
+                               const Accumulator* from) const {
+        const int rows = rows_of(p, c), n = position(p, c);
+        const T* plane = plane_of(x, first_plane + p);
+        const int along = Op::counts ? counted(inner(), left + c) : 1;
+#pragma unroll 1
+        for (int r = 0; r < rows; ++r) {
             if (op.certain(from[r * pitch])) continue;
-            const Single single(w, n);
-            const Alone<T, Single, Sizes<0, 0>, int> alone{single, x + single.base};
-            store(op, single, alone, n, true, x, y, nullptr);
+            const Again again{w, plane, top + r - outer().pad_begin, left + c - inner().pad_begin};
+            int count = Op::counts ? along * counted(outer(), top + r) : 1;
+            y[n + r * inner().out.divisor] = op.careful(again, Few(count));
         }
     }
 
@@ -297,7 +319,7 @@ template <class Op> struct Tile {
 };
 
 template <class Op, int Width>
-__global__ void __launch_bounds__(256, 6)
+__global__ void __launch_bounds__(256, 4)
 separable(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
           const __grid_constant__ Tiles tiles, const __grid_constant__ Window<2, int> w) {
     const Tile<Op> tile(w, tiles);

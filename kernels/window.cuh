@@ -185,7 +185,7 @@ template <class Element, class Place, class Kernel, class Index> struct Alone {
         auto visit = [&](Index offset, Index code) {
             accumulator = op.merge(accumulator, op.lift(value(x[offset]), code));
         };
-        if constexpr (Kernel::known) {
+        if constexpr (Kernel::known && !Op::rare) {
             if (place.whole) {
                 for_each_tap<Kernel, true, 0>(place, Index(0), Index(0), visit);
                 return accumulator;

@@ -14,7 +14,20 @@ import numpy as np
 import pytest
 
 from bench import __main__ as command
-from bench import compare, cpu, gpu, gpu_report, issue, peers, plot, readme, record, sass, static
+from bench import (
+    cold,
+    compare,
+    cpu,
+    gpu,
+    gpu_report,
+    issue,
+    peers,
+    plot,
+    readme,
+    record,
+    sass,
+    static,
+)
 from bench.cases import CASES, Case, load, select
 from gpupool.errors import GpupoolError, GpupoolValueError
 
@@ -319,6 +332,19 @@ def test_static_runs_on_a_file_of_cases_and_compares(
     record.write(result, out)
     assert run("--static", "--cases", five, "--compare", out) == 1
     assert "A3" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("tools")
+def test_the_compiler_is_timed_for_every_kernel_of_a_case(
+    five: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "cold.json"
+    assert run("--cold", "--cases", five, "--json", out) == 0
+    rows = record.read(out)["rows"]
+    assert [len(row["launches"]) for row in rows] == [1] * 5
+    assert all(5 < launch["ms"] < 5000 for row in rows for launch in row["launches"])
+    monkeypatch.setattr(cold, "GOAL", 1)
+    assert "all but A1, A2, A3, A4, A5" in cold.summary(rows)
 
 
 @pytest.mark.slow

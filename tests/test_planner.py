@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 import gpupool
 from gpupool import planner, verify
 from gpupool.errors import GpupoolValueError
-from gpupool.planner import THREADS, contiguous, divisor, plan
+from gpupool.planner import CHUNK, PITCH, SHARED_BYTES, THREADS, contiguous, divisor, plan
 from gpupool.problem import PoolProblem, Problem, resolve
 from tests import emulator, strategies
 from tests.conftest import Backend, emulator_backend
@@ -400,3 +401,38 @@ def test_plan_refuses_a_kernel_that_does_not_serve():
         gpupool.plan("max-unpool", (1, 1, 9), "float32", kernel_shape=2, kernel="window")
     with pytest.raises(GpupoolValueError, match=r"kernel = 'fastest'.* auto, window"):
         gpupool.plan("max", (1, 1, 9), "float32", kernel_shape=2, kernel="fastest")
+
+
+# Specialisation
+
+
+def test_norms_by_powers_take_the_generic_tier() -> None:
+    """Each tap is a pow there, which unrolled compiles for hundreds of milliseconds."""
+    for p, kernel in ((2, "rows"), (2.5, "window")):
+        assert plan(resolve("lp", (1, 64, 56, 56), "float32", kernel_shape=3, p=p)).kernel == kernel
+    (launch,) = plan(resolve("lp", (1, 64, 56, 56), "float32", kernel_shape=13, p=2.5)).launches
+    assert launch.expression == "separable<Lp<float, 0, float>, 0>"
+
+
+def test_windows_of_all_sizes_are_walked_along_as_far_as_shared_memory_is_wide() -> None:
+    def kernel(height: int, width: int) -> str:
+        problem = resolve("max", (1, 8, 600, 600), "float32", kernel_shape=(height, width))
+        return plan(problem).kernel
+
+    assert kernel(600, 1) == kernel(1, PITCH - CHUNK) == kernel(200, 200) == "separable"
+    assert kernel(1, PITCH - CHUNK + 1) != "separable"
+    assert kernel(300, 220) != "separable"  # more taps than a division by them is proved for
+
+
+@pytest.mark.parametrize("kernel_shape", [(13, 13), (60, 5), (3, 100)])
+def test_a_tile_of_separable_fits_in_shared_memory(kernel_shape: tuple[int, int]) -> None:
+    for dtype, shape in product(("float16", "float64"), [(1, 1, 700, 700), (8, 512, 70, 120)]):
+        problem = resolve("average", shape, dtype, kernel_shape=kernel_shape, pads=4)
+        (launch,) = plan(problem).launches
+        tiles = launch.scalars[0]
+        assert launch.source == "separable.cu"
+        assert tiles["planes"] * tiles["span"]["divisor"] + CHUNK - 1 <= tiles["columns"] <= PITCH
+        assert tiles["columns"] % CHUNK == 0
+        assert tiles["height"] <= tiles["rows"]
+        assert launch.shared == tiles["rows"] * PITCH * (8 if dtype == "float64" else 4)
+        assert launch.shared <= SHARED_BYTES
