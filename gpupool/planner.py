@@ -44,8 +44,9 @@ SHARED_BYTES = 48 * 1024
 PART_BYTES = 16
 """Bytes of the largest partial result: a float64 maximum and its position."""
 
-SPECIALISED_TAPS = 64
-"""Windows up to this many taps may be compiled in; larger ones take the generic tier."""
+SPECIALISED_TAPS, LONG_TAPS = 64, 36
+"""Windows up to this many taps may be compiled in, larger ones take the generic tier; the second
+holds with Indices and for float64, where a tap takes more instructions."""
 
 SPECIALISATIONS = 256
 """Distinct specialised kernels one process may ask for, past which the generic tier serves."""
@@ -59,8 +60,9 @@ TILE_REGISTERS = 56
 TILE_OUTPUTS = 32
 """Registers that its outputs may take: more cost compile time and gain little."""
 
-TILE_CODE = 570
-"""Instructions up to which a kernel of rows.cu compiles within 100 ms on a slow processor."""
+TILE_CODE, MOST_CODE = 570, 700
+"""Instructions up to which a kernel of rows.cu compiles within 100 ms on a slow processor, and
+where the smallest tile takes more."""
 
 FINISH = {"max": 2, "average": 6, "lp": 8}
 """Instructions from a partial result of rows.cu to the stored element; 8-bit averages take 12."""
@@ -84,7 +86,7 @@ STAGED_TAPS = 16
 """Planes from this many elements are worth a copy to shared memory."""
 
 SEPARABLE_TAPS = 36
-"""Windows from this many taps, stride 1, are cheaper by separable.cu."""
+"""Windows from this many taps, stride 1, may be cheaper by separable.cu."""
 
 MOST_SEPARABLE_TAPS = 2**16
 """Windows up to this many: a float32 sum divided by more is not proved to be rounded right."""
@@ -187,9 +189,9 @@ def plan(
     if isinstance(problem, PreprocessProblem):
         return Plan(problem, steps, (_preprocess_launch(problem, steps),))
     geometry = _Geometry.of(problem, steps)
-    in_rows = kernel == "auto" and _rows_tile(problem, geometry, alignment) is not None
-    if kernel in ("auto", "separable") and not in_rows:
-        separable = _separable_launch(problem, geometry)
+    if kernel in ("auto", "separable"):
+        most = _sliding_cost(problem, geometry, alignment) if kernel == "auto" else inf
+        separable = _separable_launch(problem, geometry, most)
         if separable is not None:
             return Plan(problem, steps, (separable,))
     if kernel == "plane" or (kernel == "auto" and _shared(problem, geometry, alignment)):
@@ -487,12 +489,13 @@ def _compiles_in() -> bool:
     return os.environ.get("GPUPOOL_JIT") != "generic"
 
 
-def _specialisable(geometry: _Geometry) -> bool:
+def _specialisable(problem: PoolProblem, geometry: _Geometry) -> bool:
     axes = [dim.axis for dim in geometry.dims]
+    long = problem.indices or problem.dtype.itemsize == 8
     return (
         _compiles_in()
         and geometry.index_type == "int"
-        and prod(a.kernel for a in axes) <= SPECIALISED_TAPS
+        and prod(a.kernel for a in axes) <= (LONG_TAPS if long else SPECIALISED_TAPS)
         and all(a.dilation == 1 and a.stride <= MAX_STRIDE for a in axes)
     )
 
@@ -501,10 +504,18 @@ def _rows_tile(
     problem: PoolProblem, geometry: _Geometry, alignment: int, asked: bool = False
 ) -> _Tile | None:
     """Return the tile of rows.cu that costs least; unless ``asked`` for, where it is worth it."""
-    tile = _Tile.cheapest(problem, geometry, alignment) if _specialisable(geometry) else None
+    tile = (
+        _Tile.cheapest(problem, geometry, alignment) if _specialisable(problem, geometry) else None
+    )
     if tile is None or asked or tile.cost(problem, geometry) < _lone_cost(geometry):
         return tile
     return None
+
+
+def _sliding_cost(problem: PoolProblem, geometry: _Geometry, alignment: int) -> float:
+    """Estimate the instructions of what ``_sliding_launch`` chooses by itself."""
+    tile = _rows_tile(problem, geometry, alignment)
+    return tile.cost(problem, geometry) if tile else _lone_cost(geometry)
 
 
 def _sliding_launch(
@@ -514,7 +525,7 @@ def _sliding_launch(
     generic = _window_launch(problem, geometry, specialised=False)
     if kernel == "window" or (kernel == "auto" and _by_powers(problem)):
         return generic
-    if not _specialisable(geometry):
+    if not _specialisable(problem, geometry):
         return generic
     tile = None
     if kernel != "specialised":
@@ -577,10 +588,11 @@ class _Tiles:
     span: int
     rows: int
     columns: int
+    cost: float
 
 
-def _separable_launch(problem: PoolProblem, geometry: _Geometry) -> Launch | None:
-    """Launch separable.cu, or return None where it does not serve."""
+def _separable_launch(problem: PoolProblem, geometry: _Geometry, most: float) -> Launch | None:
+    """Launch separable.cu, or return None where it does not serve or costs more than ``most``."""
     if prod(dim.axis.out for dim in geometry.dims) == 1 or geometry.outputs == 0:
         return None
     if len(geometry.dims) == 1:
@@ -593,7 +605,10 @@ def _separable_launch(problem: PoolProblem, geometry: _Geometry) -> Launch | Non
     taps = prod(a.kernel for a in axes)
     if not SEPARABLE_TAPS <= taps <= MOST_SEPARABLE_TAPS or axes[1].kernel > PITCH - CHUNK:
         return None
-    return _tiled_launch(problem, geometry, _tiles(problem, geometry))
+    tiles = _tiles(problem, geometry)
+    if tiles.cost > most:
+        return None
+    return _tiled_launch(problem, geometry, tiles)
 
 
 def _tiles(problem: PoolProblem, geometry: _Geometry) -> _Tiles:
@@ -615,17 +630,17 @@ def _tiles(problem: PoolProblem, geometry: _Geometry) -> _Tiles:
     most_rows = SHARED_BYTES // (PITCH * _accumulator(problem).itemsize)
     highest = min(outer.out, most_rows)
     heights = {highest, *range(outer.kernel, highest, outer.kernel)}
-    height = min(heights, key=lambda height: (_block_cost(outer, height, blocks), height))
+    cost, height = min((_tiled_cost(outer, height, blocks), height) for height in heights)
     rows = min(-(-height // outer.kernel) * outer.kernel, most_rows)
-    return _Tiles(planes, planes << twins, height, width, span, rows, columns)
+    return _Tiles(planes, planes << twins, height, width, span, rows, columns, cost)
 
 
-def _block_cost(outer: Axis, height: int, blocks: int) -> int:
-    """Estimate the instructions of a thread in all blocks: setup, columns, rows, stores."""
+def _tiled_cost(outer: Axis, height: int, blocks: int) -> int:
+    """Estimate the instructions of all threads: setup, columns, stores and rows of a tile."""
     runs = -(-height // outer.kernel)
     reads = runs * outer.kernel + height - runs
-    each = 100 + 6 * reads + 8 * height + 80 * -(-height * WARP // THREADS)
-    return max(-(-outer.out // height) * blocks, BLOCKS) * each
+    each = 150 + 60 * runs + 8 * reads + 11 * height + 110 * -(-height * WARP // THREADS)
+    return max(-(-outer.out // height) * blocks, BLOCKS) * each * THREADS
 
 
 def _accumulator(problem: PoolProblem) -> np.dtype[Any]:
@@ -693,7 +708,7 @@ class _Tile:
             for rows in _row_counts(dims)
             if (tile := cls._of(problem, geometry, alignment, outputs, row, rows, lanes, packed))
         )
-        return min(
+        chosen = min(
             tiles,
             key=lambda tile: (
                 max(tile.code(problem, geometry), TILE_CODE),
@@ -701,6 +716,7 @@ class _Tile:
             ),
             default=None,
         )
+        return chosen if chosen and chosen.code(problem, geometry) <= MOST_CODE else None
 
     @classmethod
     def _of(
@@ -830,7 +846,7 @@ def _numbers_fit(problem: PoolProblem, dims: Sequence[_Dim]) -> bool:
 
 
 def _row_counts(dims: Sequence[_Dim]) -> list[int]:
-    """Return how many output rows a thread may take: powers of 2, and what divides a plane."""
+    """Return how many output rows a thread may take."""
     if len(dims) == 1:
         return [1]
     return list(range(1, min(8, dims[-2].axis.out) + 1))

@@ -180,7 +180,8 @@ template <class V, class Count> __device__ inline V quotient(V a, Count count) {
     return divide(a, static_cast<V>(count));
 }
 
-// Multiplied by the reciprocal and corrected by the remainder: the rounding of a division.
+// Multiplied by the reciprocal and corrected by the remainder: the rounding of a division whose
+// quotient is normal.
 template <class V> __device__ inline V corrected(V a, V divisor, V reciprocal) {
     V q = multiply(a, reciprocal);
     return multiply_add(multiply_add(negative(q), divisor, a), reciprocal, q);
@@ -204,7 +205,7 @@ template <class Value> __device__ inline bool finite(Value x) {
     return fabs(x) < __int_as_float(0x7f800000);
 }
 
-// The same of a sum that is normal, zero, infinite or NaN. By a known divisor: the reciprocal in two
+// A quotient of a sum that is normal, zero, infinite or NaN. By a known divisor: the reciprocal in two
 // parts, of one sign, so that an infinity stays one; the distance of a quotient by so small a number
 // from the middle of two floats is more than what is lost.
 template <class Count> __device__ inline float normal_quotient(float a, Count count) {

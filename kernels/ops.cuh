@@ -98,6 +98,7 @@ template <class T> struct Average : NoIndices {
     using Accumulator = typename ::Element<T>::Value;
     static constexpr bool counts = true, pairs = false;
     static constexpr bool exact = ::Element<T>::half;
+    static constexpr int flight = exact ? NoIndices::flight : 2;
 
     __device__ explicit Average(const Norm&) {}
     __device__ Accumulator start() const { return 0; }
@@ -208,7 +209,7 @@ template <class T, int P, class Sum> struct Lp : NoIndices {
     using Out = T;
     using Accumulator = Sum;
     static constexpr bool counts = false, exact = false, pairs = false;
-    static constexpr int flight = P == 0 ? 1 : NoIndices::flight;
+    static constexpr int flight = P == 0 ? 1 : 2;
     Norm norm;
 
     __device__ explicit Lp(const Norm& n) : norm(n) {}

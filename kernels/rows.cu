@@ -1,6 +1,6 @@
 // Rows of outputs: one thread per Outputs x Rows block of neighbouring outputs, kernel, stride and
-// leading pad known. For 16- and 8-bit types and stride 1, where one thread per output would spend
-// more instructions than the memory takes time.
+// leading pad known. For windows where one thread per output would spend more instructions: those
+// that overlap, types narrower than a vector, and strides that leave no tap out.
 //
 // A thread reads the input rows under its outputs once, by the largest vectors that fit, merges
 // them down the columns first, shared between its output rows, and then along each row. Three
@@ -517,17 +517,24 @@ struct Block {
             sums.a[b] = reduce(columns, b, first_tap(b), last_tap(b));
     }
 
-    // Whether a result that there is, is not certain.
-    __device__ bool doubtful(const Sums (&sums)[Height]) const {
+    // One bit for each result that there is and that is not certain.
+    __device__ unsigned doubtful(const Sums (&sums)[Height]) const {
+        static_assert(Op::exact || Height * Outputs * Lanes <= 32, "a bit for each result");
         const int left = (outputs() - group * Outputs) * Lanes;
         typename Op::Doubt doubt = 0;
+        unsigned found = 0;
 #pragma unroll
-        for (int r = 0; r < Height; ++r) {
+        for (int i = 0; i < Height * Outputs * Lanes; ++i)
+            if (exists(i, left)) doubt = op.doubt(doubt, sums[i / (Outputs * Lanes)].a[i % (Outputs * Lanes)]);
+        if (!op.doubtful(doubt)) return 0;
 #pragma unroll
-            for (int b = 0; b < Outputs * Lanes; ++b)
-                if (row_exists(r) && (Inside || b < left)) doubt = op.doubt(doubt, sums[r].a[b]);
-        }
-        return op.doubtful(doubt);
+        for (int i = 0; i < Height * Outputs * Lanes; ++i)
+            if (exists(i, left) && !op.certain(sums[i / (Outputs * Lanes)].a[i % (Outputs * Lanes)]))
+                found |= 1u << i;
+        return found;
+    }
+    __device__ bool exists(int i, int left) const {
+        return Inside || (row_exists(i / (Outputs * Lanes)) && i % (Outputs * Lanes) < left);
     }
 
     // Results are finish(a, output).
@@ -550,7 +557,7 @@ struct Block {
             Sums sums[Height];
 #pragma unroll
             for (int r = 0; r < Height; ++r) reduce_row(columns[r], sums[r]);
-            bool again = false;
+            unsigned again = 0;
             if constexpr (!Op::exact) again = doubtful(sums);
             if (!Op::counts || whole()) {
 #pragma unroll
@@ -562,7 +569,7 @@ struct Block {
                 write_counted(sums, y);
             }
             if constexpr (!Op::exact)
-                if (again) redo(y);
+                if (again) redo(y, again);
         }
     }
 
@@ -608,15 +615,15 @@ struct Block {
         __device__ bool any(bool wanted) const { return wanted; }
     };
 
-    // The slow path of all outputs of the block, one after the other.
-    __device__ void redo(Out* y) const {
+    // The slow path of the outputs whose bits are set, one after the other.
+    __device__ void redo(Out* y, unsigned again) const {
 #pragma unroll 1
-        for (int i = 0; i < Height * Outputs * Lanes; ++i) {
+        for (int i = 0; again != 0; ++i, again >>= 1) {
+            if (again % 2 == 0) continue;
             int r = i / (Outputs * Lanes), output = i / Lanes % Outputs, lane = i % Lanes;
-            if (!row_exists(r) || group * Outputs + output >= outputs()) continue;
-            const Again again{*this, r, output, lane};
+            const Again taps_of_it{*this, r, output, lane};
             const Few count(Op::counts ? counted_above(r) * counted_along(output) : 1);
-            y[place(r, output) + lane] = result(op, again, count);
+            y[place(r, output) + lane] = op.careful(taps_of_it, count);
         }
     }
 };

@@ -1,5 +1,6 @@
 // Large overlapping windows, stride 1: one pass down the columns and one along the rows of a tile,
-// in one launch, for windows of any size. The cost of an output hardly depends on that size.
+// in one launch. The cost of an output hardly depends on the size of a window that is small beside
+// shared memory, 243 columns and 48 rows of 32 bits; beyond that it grows with it.
 //
 // Down a column the input is cut into runs as long as the window. A window then is the end of one
 // run and the beginning of the next, so it merges one suffix and one prefix (van Herk, Gil and
@@ -253,7 +254,9 @@ template <class Op> struct Tile {
 
     __device__ void store_one(const T* x, typename Op::Out* y, int p, int c,
                               const Accumulator* from) const {
-        const int rows = rows_of(p, c), begin = position(p, c);
+        const int rows = rows_of(p, c);
+        if (rows == 0) return;
+        const int begin = position(p, c);
         const int taps = Op::counts ? counted(inner(), left + c) : 1;
         typename Op::Doubt doubt = 0;
         int n = begin, r = 0;
@@ -307,6 +310,7 @@ template <class Op> struct Tile {
     __device__ void store_twins(T* y, int p, int c, const Accumulator* from) const {
         const int twins = tiles.planes * outer().out.divisor * inner().out.divisor;
         const int rows = rows_of(p, c), both = rows_of(p + tiles.planes, c);
+        if (rows == 0) return;
         auto* to = reinterpret_cast<unsigned short*>(y) + position(p, c);
         in_flights<2>(rows, [&](int flight) {
 #pragma unroll

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gpupool
-from gpupool import planner, verify
+from gpupool import jit, planner, verify
 from gpupool.errors import GpupoolValueError
 from gpupool.planner import CHUNK, PITCH, SHARED_BYTES, THREADS, contiguous, divisor, plan
 from gpupool.problem import PoolProblem, Problem, resolve
@@ -414,14 +414,33 @@ def test_norms_by_powers_take_the_generic_tier() -> None:
     assert launch.expression == "separable<Lp<float, 0, float>, 0>"
 
 
-def test_windows_of_all_sizes_are_walked_along_as_far_as_shared_memory_is_wide() -> None:
-    def kernel(height: int, width: int) -> str:
+def test_windows_are_walked_along_as_far_as_shared_memory_is_wide() -> None:
+    def served(height: int, width: int) -> str:
         problem = resolve("max", (1, 8, 600, 600), "float32", kernel_shape=(height, width))
-        return plan(problem).kernel
+        return plan(problem, kernel="separable").kernel
 
-    assert kernel(600, 1) == kernel(1, PITCH - CHUNK) == kernel(200, 200) == "separable"
-    assert kernel(1, PITCH - CHUNK + 1) != "separable"
-    assert kernel(300, 220) != "separable"  # more taps than a division by them is proved for
+    assert served(600, 1) == served(1, PITCH - CHUNK) == served(200, 200) == "separable"
+    assert served(1, PITCH - CHUNK + 1) != "separable"
+    assert served(300, 220) != "separable"  # more taps than a division by them is proved for
+
+
+def test_the_walk_is_chosen_where_it_costs_less() -> None:
+    def chosen(shape: tuple[int, ...], dtype: str, kernel: Any, pads: int = 0) -> str:
+        return plan(resolve("max", shape, dtype, kernel_shape=kernel, pads=pads)).kernel
+
+    large = (4, 64, 512, 512)
+    assert chosen(large, "float32", 7, 3) == chosen(large, "float16", 7) == "rows"
+    assert chosen(large, "float32", 8) == chosen(large, "int8", 8) == "separable"
+    assert chosen(large, "float16", 13) == chosen(large, "float32", 63) == "separable"
+    assert chosen((64, 64, 20000), "float32", 243) == "window"  # two outputs for each tile
+
+
+def test_tiles_of_separable_are_those_of_its_source() -> None:
+    text = (jit.kernel_folder() / "separable.cu").read_text()
+    assert f"constexpr int chunk = {CHUNK};" in text
+    assert f"constexpr int pitch = {PITCH // CHUNK} * chunk;" in text
+    assert PITCH % CHUNK == 0
+    assert PITCH <= THREADS
 
 
 @pytest.mark.parametrize("kernel_shape", [(13, 13), (60, 5), (3, 100)])
