@@ -41,7 +41,7 @@ class Mode:
 STATIC = Mode(
     "static", "counting", static.HEAD, static.cells, static.summary, static.analyse, static.facts
 )
-COLD = Mode("cold", "compiling", cold.HEAD, cold.cells, cold.summary, cold.measure, cold.facts)
+COLD = Mode("cold", "compiling", cold.HEAD, cold.cells, cold.summary, cold.measure, static.facts)
 CPU = Mode("cpu", "timing", cpu.HEAD, cpu.cells, cpu.summary, cpu.measure, cpu.facts)
 
 

@@ -11,10 +11,8 @@ from gpupool import jit
 from gpupool.planner import Launch, plan
 
 from .cases import Case
-from .static import ARCHITECTURE, facts, short
+from .static import ARCHITECTURE, short
 from .table import number
-
-__all__ = ["HEAD", "cells", "facts", "measure", "summary"]
 
 GOAL = 100
 """Milliseconds that a specialisation may take."""

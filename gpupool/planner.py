@@ -578,7 +578,7 @@ class _Tiles:
     """The outputs of one block of separable.cu: planes x height x width.
 
     ``span`` input columns lie under a plane's; ``together`` counts two planes where a word of
-    shared memory holds two maxima.
+    shared memory holds two maxima; ``rows`` and ``columns`` of it are used.
     """
 
     planes: int
@@ -796,21 +796,21 @@ class _Tile:
             return TILE_SETUP + lines * (loads + elements + 4) + outputs * (4 * taps + 15)
         work = lines * (loads + elements * lift + 4)
         if len(outer) == 1:
-            work += elements * _merges(row, self.rows)
+            work += elements * _merges(row.kernel, row.stride, self.rows)
         else:
             work += elements * self.rows * (slices * row.kernel - 1)
         if self.pairs:
             work += outputs * (inner.kernel - 0.5)
         else:
-            along = Axis(0, inner.kernel, inner.kernel, 1, 0, 0, 0) if self.row else inner
-            work += self.rows * self.lanes * _merges(along, self.outputs)
+            stride = inner.kernel if self.row else inner.stride  # of a whole row nothing is shared
+            work += self.rows * self.lanes * _merges(inner.kernel, stride, self.outputs)
         finish = 12 if _rounds_integers(problem) else FINISH[problem.reduction]
         return TILE_SETUP + work + outputs * (finish * lift + 4 / self.store)
 
 
-def _merges(axis: Axis, outputs: int) -> int:
+def _merges(kernel: int, stride: int, outputs: int) -> int:
     """Return the merges along an axis for neighbouring outputs, two of which share taps."""
-    alone, pair = axis.kernel - 1, axis.kernel + axis.stride - 1
+    alone, pair = kernel - 1, kernel + stride - 1
     return outputs // 2 * min(2 * alone, pair) + outputs % 2 * alone
 
 

@@ -517,24 +517,26 @@ struct Block {
             sums.a[b] = reduce(columns, b, first_tap(b), last_tap(b));
     }
 
+    // Results are numbered row by row; where a tile hangs over the edge some are not there.
+    static constexpr int in_row = Outputs * Lanes, results = Height * in_row;
+    __device__ bool exists(int i, int left) const {
+        return Inside || (row_exists(i / in_row) && i % in_row < left);
+    }
+
     // One bit for each result that there is and that is not certain.
     __device__ unsigned doubtful(const Sums (&sums)[Height]) const {
-        static_assert(Op::exact || Height * Outputs * Lanes <= 32, "a bit for each result");
+        static_assert(Op::exact || results <= 32, "a bit for each result");
         const int left = (outputs() - group * Outputs) * Lanes;
         typename Op::Doubt doubt = 0;
         unsigned found = 0;
 #pragma unroll
-        for (int i = 0; i < Height * Outputs * Lanes; ++i)
-            if (exists(i, left)) doubt = op.doubt(doubt, sums[i / (Outputs * Lanes)].a[i % (Outputs * Lanes)]);
+        for (int i = 0; i < results; ++i)
+            if (exists(i, left)) doubt = op.doubt(doubt, sums[i / in_row].a[i % in_row]);
         if (!op.doubtful(doubt)) return 0;
 #pragma unroll
-        for (int i = 0; i < Height * Outputs * Lanes; ++i)
-            if (exists(i, left) && !op.certain(sums[i / (Outputs * Lanes)].a[i % (Outputs * Lanes)]))
-                found |= 1u << i;
+        for (int i = 0; i < results; ++i)
+            if (exists(i, left) && !op.certain(sums[i / in_row].a[i % in_row])) found |= 1u << i;
         return found;
-    }
-    __device__ bool exists(int i, int left) const {
-        return Inside || (row_exists(i / (Outputs * Lanes)) && i % (Outputs * Lanes) < left);
     }
 
     // Results are finish(a, output).
@@ -620,10 +622,10 @@ struct Block {
 #pragma unroll 1
         for (int i = 0; again != 0; ++i, again >>= 1) {
             if (again % 2 == 0) continue;
-            int r = i / (Outputs * Lanes), output = i / Lanes % Outputs, lane = i % Lanes;
-            const Again taps_of_it{*this, r, output, lane};
+            int r = i / in_row, output = i / Lanes % Outputs, lane = i % Lanes;
+            const Again traverse{*this, r, output, lane};
             const Few count(Op::counts ? counted_above(r) * counted_along(output) : 1);
-            y[place(r, output) + lane] = op.careful(taps_of_it, count);
+            y[place(r, output) + lane] = op.careful(traverse, count);
         }
     }
 };

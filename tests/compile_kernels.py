@@ -44,7 +44,7 @@ BASELINE = Path(__file__).parent / "data" / "registers.json"
 GENERIC_ARCHITECTURE = 90
 MOST_AXES = 2
 BATCH = 64
-"""Instantiations of one compilation: reading the headers takes as long as compiling one kernel."""
+"""Instantiations of one compilation, which reads the kernel's file and its headers once."""
 
 SLACK = 8
 """Registers that another version of the compiler may take more than the one of the baseline."""
