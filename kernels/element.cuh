@@ -59,6 +59,13 @@ template <class T> __device__ inline typename Element<T>::Value lowest() {
 template <> __device__ inline int lowest<signed char>() { return -128; }
 template <> __device__ inline int lowest<unsigned char>() { return 0; }
 
+// The element of that value. Of 16 bits a constant: no compiler looks through a conversion in PTX.
+template <class T> __device__ inline T lowest_element() {
+    return static_cast<T>(lowest<T>());
+}
+template <> __device__ inline Half lowest_element<Half>() { return {0xfc00}; }
+template <> __device__ inline BFloat16 lowest_element<BFloat16>() { return {0xff80}; }
+
 // IEEE arithmetic, subnormals included
 
 __device__ inline double widen(double x) { return x; }
@@ -166,15 +173,20 @@ __device__ inline float square_root(float x) {
 #endif
 }
 
-// A divisor that the compiler knows, and a number of taps from 1 to 2^16.
+// A divisor that the compiler knows, and a number of taps from 1 to Most, no more than 2^16.
 template <int N> struct Exactly {
     __device__ constexpr operator int() const { return N; }
 };
-struct Few {
+template <int Most = 1 << 16> struct Few {
     float count, inverse;
     __device__ explicit Few(float taps) : count(taps), inverse(reciprocal(taps)) {}
     __device__ operator int() const { return static_cast<int>(count); }
 };
+// Whether a count is below a bound, where its type says it no instruction.
+template <int Bound, class Count> __device__ inline bool fewer_than(Count count) { return count < Bound; }
+template <int Bound, int Most> __device__ inline bool fewer_than(Few<Most> count) {
+    return Most < Bound || static_cast<int>(count) < Bound;
+}
 
 template <class V, class Count> __device__ inline V quotient(V a, Count count) {
     return divide(a, static_cast<V>(count));
@@ -188,9 +200,8 @@ template <class V> __device__ inline V corrected(V a, V divisor, V reciprocal) {
 }
 // A quotient by so few is never nearer than 2^-17 of their distance to the middle of two floats: more
 // than the reciprocal's last bit makes of the correction.
-__device__ inline float quotient(float a, Few count) { return corrected(a, count.count, count.inverse); }
-__device__ inline double quotient(double a, Few count) {
-    return corrected<double>(a, count.count, reciprocal(static_cast<double>(count.count)));
+template <int Most> __device__ inline float quotient(float a, Few<Most> count) {
+    return corrected(a, count.count, count.inverse);
 }
 template <class V, int N> __device__ inline V quotient(V a, Exactly<N>) {
     constexpr V inverse = V(1) / V(N);
@@ -211,7 +222,7 @@ template <class Value> __device__ inline bool finite(Value x) {
 template <class Count> __device__ inline float normal_quotient(float a, Count count) {
     return divide(a, static_cast<float>(count));
 }
-__device__ inline float normal_quotient(float a, Few count) {
+template <int Most> __device__ inline float normal_quotient(float a, Few<Most> count) {
     float q = multiply(a, count.inverse);
     // The remainder of an infinity is NaN, which loses against any number.
     float remainder = fmaxf(multiply_add(negative(q), count.count, a), -3.402823466e38f);

@@ -38,13 +38,19 @@ template <class T> struct Max : NoIndices {
 
     __device__ explicit Max(const Norm&) {}
     __device__ Accumulator start() const { return lowest<T>(); }
-    __device__ T padding() const { return Round<T>::from(lowest<T>()); }
+    __device__ T padding() const { return lowest_element<T>(); }
     template <class Code> __device__ Accumulator lift(Accumulator v, Code) const { return v; }
     __device__ Accumulator merge(Accumulator a, Accumulator b) const { return maximum(a, b); }
     __device__ unsigned merge_pairs(unsigned a, unsigned b) const { return maximum_of_pairs<T>(a, b); }
     template <class Count> __device__ Out finish(Accumulator a, Count) const {
         return Round<T>::from(a);
     }
+};
+
+// A tap and where it is in its window.
+template <class Value, class Code> struct Found {
+    Value best;
+    Code code;
 };
 
 // MaxPool with Indices. A window starts on its first valid tap, so that all -inf names that one;
@@ -54,10 +60,7 @@ template <class T, class Code, class To> struct ArgMax {
     using Out = T;
     using Index = To;
     using Value = typename ::Element<T>::Value;
-    struct Accumulator {
-        Value best;
-        Code code;
-    };
+    using Accumulator = Found<Value, Code>;
     static constexpr bool indices = true, counts = false, exact = true, pairs = false, rare = false;
 
     __device__ explicit ArgMax(const Norm&) {}
@@ -102,7 +105,7 @@ template <class T> struct Average : NoIndices {
 
     __device__ explicit Average(const Norm&) {}
     __device__ Accumulator start() const { return 0; }
-    __device__ T padding() const { return Round<T>::from(Accumulator(0)); }
+    __device__ T padding() const { return T{}; }
     template <class Code> __device__ Accumulator lift(Accumulator v, Code) const { return v; }
     __device__ Accumulator merge(Accumulator a, Accumulator b) const { return add(a, b); }
     __device__ bool certain(Accumulator a) const { return finite(a); }
@@ -129,13 +132,13 @@ template <class T, class To, class Sum> struct IntegerAverage : NoIndices {
 
     __device__ explicit IntegerAverage(const Norm&) {}
     __device__ Accumulator start() const { return 0; }
-    __device__ T padding() const { return 0; }
+    __device__ T padding() const { return T{}; }
     template <class Code> __device__ Accumulator lift(int v, Code) const { return v; }
     __device__ Accumulator merge(Accumulator a, Accumulator b) const { return a + b; }
     template <class Count> __device__ Out finish(Accumulator a, Count count) const {
         if constexpr (::Element<To>::integer) {
             // Below 2^15 taps a float32 quotient never lands on a half that is not one.
-            if (count < 32768)
+            if (fewer_than<32768>(count))
                 return Round<To>::from(__float2int_rn(normal_quotient(static_cast<float>(a), count)));
             return Round<To>::from(__double2int_rn(quotient(static_cast<double>(a), count)));
         } else {
@@ -214,10 +217,12 @@ template <class T, int P, class Sum> struct Lp : NoIndices {
 
     __device__ explicit Lp(const Norm& n) : norm(n) {}
     __device__ Accumulator start() const { return 0; }
-    __device__ T padding() const { return Round<T>::from(typename ::Element<T>::Value(0)); }
+    __device__ T padding() const { return T{}; }
     template <class V, class Code> __device__ Accumulator lift(V v, Code) const {
-        if constexpr (sizeof(Sum) == sizeof(double)) return power<P>(magnitude(widen(v)), norm);
-        else return power<P>(magnitude(v), norm);
+        Sum tap;
+        if constexpr (sizeof(Sum) == sizeof(double)) tap = widen(v);
+        else tap = v;
+        return power<P>(P == 2 ? tap : magnitude(tap), norm);  // a square needs no magnitude
     }
     __device__ Accumulator merge(Accumulator a, Accumulator b) const { return add(a, b); }
     __device__ bool certain(Accumulator a) const { return !doubtful(doubt(0, a)); }
@@ -257,6 +262,17 @@ template <class T, int P, class Sum> struct Lp : NoIndices {
         }
     }
 };
+
+// Two 16-bit maxima in a word.
+template <class Op> struct Twin : Op {
+    using Accumulator = unsigned;
+    using Op::Op;
+    __device__ Accumulator start() const { return repeated(this->padding(), 0); }
+    __device__ Accumulator merge(Accumulator a, Accumulator b) const { return this->merge_pairs(a, b); }
+};
+// The operator of what words hold, where it merges pairs, else the operator itself.
+template <class Op, bool Pairs = Op::pairs> struct Held { using Type = Op; };
+template <class Op> struct Held<Op, true> { using Type = Twin<Op>; };
 
 // The result of one output: plain where that is certain, careful where it is not.
 template <class Op, class Traverse, class Count>

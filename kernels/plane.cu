@@ -12,14 +12,12 @@
 #include "window.cuh"
 
 // What the lane whose number differs by `bits` holds.
-template <class T> __device__ inline T of_lane(const T& own, int bits) {
-    unsigned word[sizeof(T) / 4];
-    memcpy(word, &own, sizeof(T));
-#pragma unroll
-    for (unsigned& each : word) each = __shfl_xor_sync(0xffffffff, each, bits);
-    T other;
-    memcpy(&other, word, sizeof(T));
-    return other;
+template <class T> __device__ inline T of_lane(T own, int bits) {
+    return __shfl_xor_sync(0xffffffff, own, bits);
+}
+template <class Value, class Code>
+__device__ inline Found<Value, Code> of_lane(Found<Value, Code> own, int bits) {
+    return {of_lane(own.best, bits), of_lane(own.code, bits)};
 }
 
 extern __shared__ __align__(16) unsigned char shared[];

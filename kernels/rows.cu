@@ -26,49 +26,6 @@ struct Rows {
     int pixel_step;                            // elements from one pixel to the next, in x and y
 };
 
-// Elements of one row: lifted one by one, or in words where the operator merges pairs of them. A
-// Single one, a halo that no vector fits, holds one element in each word instead of two.
-template <class Op, int Size, bool Pairs, bool Single> struct Cells {
-    using T = typename Op::Element;
-    using Accumulator = typename Op::Accumulator;
-    static constexpr int count = Size > 0 ? Size : 1;
-    Accumulator cell[count];
-
-    __device__ void set(const Op& op, const unsigned* words, int first, int elements) {
-#pragma unroll
-        for (int i = 0; i < elements; ++i)
-            if (first + i < Size) cell[first + i] = op.lift(Words<T>::value(words, i), 0);
-    }
-    __device__ void clear(const Op& op) {
-#pragma unroll
-        for (int i = 0; i < Size; ++i) cell[i] = op.start();
-    }
-    __device__ void merge(const Op& op, const Cells& other) {
-#pragma unroll
-        for (int i = 0; i < Size; ++i) cell[i] = op.merge(cell[i], other.cell[i]);
-    }
-};
-
-template <class Op, int Size, bool Single> struct Cells<Op, Size, true, Single> {
-    static constexpr int count = Single ? (Size > 0 ? Size : 1) : Size > 1 ? (Size + 1) / 2 : 1;
-    unsigned cell[count];
-
-    __device__ void set(const Op&, const unsigned* words, int first, int elements) {
-#pragma unroll
-        for (int i = 0; i < elements; i += 2)
-            if (first + i < Size) cell[Single ? first : (first + i) / 2] = words[i / 2];
-    }
-    __device__ void clear(const Op& op) {
-#pragma unroll
-        for (int i = 0; i < count; ++i) cell[i] = repeated(op.padding(), i);
-    }
-    __device__ void merge(const Op& op, const Cells& other) {
-        if (Size == 0) return;
-#pragma unroll
-        for (int i = 0; i < count; ++i) cell[i] = op.merge_pairs(cell[i], other.cell[i]);
-    }
-};
-
 // What lines are made of: taps lifted by the operator, for Indices the values alone.
 template <class Op> struct Lift { using Type = Op; };
 template <class T, class Code, class Index> struct Lift<ArgMax<T, Code, Index>> {
@@ -110,37 +67,50 @@ struct Block {
         while (elements % width) width /= 2;
         return width;
     }
-    __host__ __device__ static constexpr bool single(int elements) { return unit(elements) == 1; }
 
+    // One row of the input under the outputs, in cells: elements lifted one by one, or words where the
+    // operator merges pairs of them. In a halo that no vector fits a word has one element.
+    using Merged = typename Held<Taps, pairs>::Type;
     struct Line {
-        Cells<Taps, Left * Lanes, pairs, single(Left * Lanes)> left;
-        Cells<Taps, Body * Lanes, pairs, false> body;
-        Cells<Taps, Right * Lanes, pairs, single(Right * Lanes)> right;
+        using Cell = typename Merged::Accumulator;
+        static constexpr int left = Left * Lanes, body = Body * Lanes, right = Right * Lanes;
 
-        __device__ void clear(const Taps& op) {
-            left.clear(op);
-            body.clear(op);
-            right.clear(op);
-        }
-        __device__ void merge(const Taps& op, const Line& other) {
-            left.merge(op, other.left);
-            body.merge(op, other.body);
-            right.merge(op, other.right);
-        }
-        // The cell of element i, and with pairs the half of the word that it is.
-        __device__ auto at(int i) const {
-            if (i < Left * Lanes) return left.cell[pairs && !single(Left * Lanes) ? i / 2 : i];
-            i -= Left * Lanes;
-            if (i < Body * Lanes) return body.cell[pairs ? i / 2 : i];
-            i -= Body * Lanes;
-            return right.cell[pairs && !single(Right * Lanes) ? i / 2 : i];
+        __host__ __device__ static constexpr int in_cell(int halo) { return pairs && unit(halo) > 1 ? 2 : 1; }
+        static constexpr int in_left = in_cell(left), in_right = in_cell(right);
+        static constexpr int body_cell = left / in_left;
+        static constexpr int right_cell = body_cell + (pairs ? (body + 1) / 2 : body);
+        static constexpr int cells = right_cell + right / in_right;
+        Cell cell[cells];
+
+        // The cell of an element, and the half of the word that it is.
+        __device__ static int place(int i) {
+            if (!pairs || i < left) return i / in_left;
+            if (i < left + body) return body_cell + (i - left) / 2;
+            return right_cell + (i - left - body) / in_right;
         }
         __device__ static int half(int i) {
-            if (i < Left * Lanes) return single(Left * Lanes) ? 0 : i % 2;
-            i -= Left * Lanes;
-            if (i < Body * Lanes) return i % 2;
-            return single(Right * Lanes) ? 0 : (i - Body * Lanes) % 2;
+            if (i < left) return i % in_left;
+            if (i < left + body) return (i - left) % 2;
+            return (i - left - body) % in_right;
         }
+        __device__ void set(const Merged& op, int first, const unsigned* words, int elements) {
+            if constexpr (pairs) {
+#pragma unroll
+                for (int i = 0; i < elements; i += 2) cell[place(first + i)] = words[i / 2];
+            } else {
+#pragma unroll
+                for (int i = 0; i < elements; ++i) cell[first + i] = op.lift(Words<T>::value(words, i), 0);
+            }
+        }
+        __device__ void clear(const Merged& op) {
+#pragma unroll
+            for (int i = 0; i < cells; ++i) cell[i] = op.start();
+        }
+        __device__ void merge(const Merged& op, const Line& other) {
+#pragma unroll
+            for (int i = 0; i < cells; ++i) cell[i] = op.merge(cell[i], other.cell[i]);
+        }
+        __device__ Cell at(int i) const { return cell[place(i)]; }
         // Elements i and k side by side in a word.
         __device__ unsigned pair(int i, int k) const {
             unsigned selector = (half(i) ? 0x32 : 0x10) | (half(k) ? 0x7600 : 0x5400);
@@ -151,13 +121,13 @@ struct Block {
     const Window<Axes, int>& w;
     const Rows& grid;
     const Op op;
-    const Taps lift;
+    const Merged merged;
     const T* x;  // the body's first element in the first row of the plane
     int vector = 0, group, row_group = 0, slice = 0, plane;
     long long numbered = 0;  // the first number of the plane, of Indices
 
     __device__ Block(const Window<Axes, int>& window, const Rows& rows, const T* input, int n)
-        : w(window), grid(rows), op(window.norm), lift(window.norm) {
+        : w(window), grid(rows), op(window.norm), merged(window.norm) {
         if constexpr (!Packed) vector = split(n, grid.vectors);
         group = Row ? 0 : split(n, grid.groups);
         if constexpr (Axes > 1) row_group = split(n, grid.row_groups);
@@ -210,42 +180,44 @@ struct Block {
         }
     };
 
-    template <int Size, bool Single>
-    __device__ void load_halo(Cells<Taps, Size, pairs, Single>& halo, const T* from, bool readable,
-                              int pixel) const {
-        constexpr int width = unit(Size);
+    // Elements First .. First + Size of a line, the first of which is pixel `pixel` of the body.
+    template <int First, int Size>
+    __device__ void load_halo(Line& line, const T* from, bool readable, int pixel) const {
+        if constexpr (Size > 0) {
+            constexpr int width = unit(Size);
 #pragma unroll
-        for (int i = 0; i < Size; i += width) {
-            int position = group * Outputs * S + pixel + i / Lanes;
-            bool inside = within(position, size());
-            const Loaded<width> loaded(lift, from + i, readable && inside);
-            halo.set(lift, loaded.word, i, width);
+            for (int i = 0; i < Size; i += width) {
+                int position = group * Outputs * S + pixel + i / Lanes;
+                bool inside = within(position, size());
+                const Loaded<width> loaded(merged, from + i, readable && inside);
+                line.set(merged, First + i, loaded.word, width);
+            }
         }
     }
 
     __device__ void load_line(Line& line, const T* from, bool readable) const {
         if constexpr (Packed) {
-            load_halo(line.left, from - Left * Lanes, readable, -Left);
-            int left = (size() - group * Outputs * S) * Lanes;
+            load_halo<0, Line::left>(line, from - Line::left, readable, -Left);
+            int beyond = (size() - group * Outputs * S) * Lanes;
 #pragma unroll
-            for (int b = 0; b < Body * Lanes; b += Load) {
-                const Loaded<Load> loaded(lift, from + b, readable && b < left);
-                line.body.set(lift, loaded.word, b, Load);
+            for (int b = 0; b < Line::body; b += Load) {
+                const Loaded<Load> loaded(merged, from + b, readable && b < beyond);
+                line.set(merged, Line::left + b, loaded.word, least(Load, Line::body - b));
             }
-            load_halo(line.right, from + Body * Lanes, readable, Body);
+            load_halo<Line::left + Line::body, Line::right>(line, from + Line::body, readable, Body);
         } else {
 #pragma unroll
             for (int i = 0; i < Span; ++i) {
                 int position = first_pixel() + i;
                 bool inside = within(position, size());
-                const Loaded<Lanes> loaded(lift, from + i * grid.pixel_step, readable && inside);
-                line.body.set(lift, loaded.word, i * Lanes, Lanes);
+                const Loaded<Lanes> loaded(merged, from + i * grid.pixel_step, readable && inside);
+                line.set(merged, i * Lanes, loaded.word, Lanes);
             }
         }
     }
 
     // Hands the input rows of slice t of the window to every output row above them.
-    template <class Found> __device__ void load_slice(Found (&found)[Height], const T* from, int t) const {
+    template <class Seen> __device__ void load_slice(Seen (&found)[Height], const T* from, int t) const {
         constexpr int rows = (Height - 1) * SR + KR;
         int row = first_row();
         if constexpr (Axes > 1) from += row * outer().step;
@@ -258,7 +230,7 @@ struct Block {
         }
     }
 
-    template <class Found> __device__ void load(Found (&found)[Height]) const {
+    template <class Seen> __device__ void load(Seen (&found)[Height]) const {
         if constexpr (Axes < 3) {
             load_slice(found, x, 0);
         } else {
@@ -275,7 +247,7 @@ struct Block {
     __device__ void start(Line (&columns)[Height]) const {
         if constexpr (Axes > 2) {
 #pragma unroll
-            for (int r = 0; r < Height; ++r) columns[r].clear(lift);
+            for (int r = 0; r < Height; ++r) columns[r].clear(merged);
         }
     }
     // Two rows of outputs share the lines under both: merged once, in the lower, where that saves any.
@@ -287,8 +259,8 @@ struct Block {
             const int tap = i - r * SR;
             if (tap < 0 || tap >= (upper ? SR : KR)) continue;
             if (Axes < 3 && tap == 0) columns[r] = line;
-            else columns[r].merge(lift, line);
-            if (lower && tap == KR - SR - 1) columns[r - 1].merge(lift, columns[r]);
+            else columns[r].merge(merged, line);
+            if (lower && tap == KR - SR - 1) columns[r - 1].merge(merged, columns[r]);
         }
     }
 
@@ -368,7 +340,7 @@ struct Block {
         int left = (outputs() - group * Outputs) * Lanes, first = place(r, 0);
 #pragma unroll
         for (int b = 0; b < Outputs * Lanes; b += width) {
-            if (!Inside && b >= left) return;
+            if (!Inside && b > 0 && b >= left) return;
             int at = first + (Packed ? b : b / Lanes * grid.pixel_step);
             Pack<Out, width> pack;
             typename Op::Index numbers[width];
@@ -435,7 +407,7 @@ struct Block {
     }
 
     template <int Size> __device__ static bool counts_all(const Axis<int>& axis, int first) {
-        return first >= axis.count_begin && first + Size <= axis.count_end;
+        return (first >= axis.count_begin) & (first + Size <= axis.count_end);
     }
 
     // Whether every window of the block counts all of its taps.
@@ -443,8 +415,8 @@ struct Block {
         if (Inside) return true;
         bool all = counts_all<Span>(inner(), first_pixel());
         if constexpr (Axes > 1)
-            all = all && counts_all<(Height - 1) * SR + KR>(outer(), first_row());
-        if constexpr (Axes > 2) all = all && counts_all<Kernel::at(0)>(w.axis[0], first_slice());
+            all &= counts_all<(Height - 1) * SR + KR>(outer(), first_row());
+        if constexpr (Axes > 2) all &= counts_all<Kernel::at(0)>(w.axis[0], first_slice());
         return all;
     }
 
@@ -464,7 +436,7 @@ struct Block {
     }
 
     __device__ bool row_exists(int r) const {
-        return Inside || Axes == 1 || row_group * Height + r < outer().out.divisor;
+        return Inside || Axes == 1 || r == 0 || row_group * Height + r < outer().out.divisor;
     }
 
     // Position in y of the first lane of an output of the block.
@@ -479,7 +451,7 @@ struct Block {
         Out* to = y + place(r, 0);
 #pragma unroll
         for (int b = 0; b < Outputs * Lanes; b += width) {
-            if (!Inside && b >= left) return;
+            if (!Inside && b > 0 && b >= left) return;
             write(Packed ? to + b : to + b / Lanes * grid.pixel_step, b);
         }
     }
@@ -520,7 +492,7 @@ struct Block {
     // Results are numbered row by row; where a tile hangs over the edge some are not there.
     static constexpr int in_row = Outputs * Lanes, results = Height * in_row;
     __device__ bool exists(int i, int left) const {
-        return Inside || (row_exists(i / in_row) && i % in_row < left);
+        return Inside || (row_exists(i / in_row) && (i % in_row == 0 || i % in_row < left));
     }
 
     // One bit for each result that there is and that is not certain.
@@ -531,7 +503,7 @@ struct Block {
         unsigned found = 0;
 #pragma unroll
         for (int i = 0; i < results; ++i)
-            if (exists(i, left)) doubt = op.doubt(doubt, sums[i / in_row].a[i % in_row]);
+            doubt = op.doubt(doubt, sums[i / in_row].a[i % in_row]);
         if (!op.doubtful(doubt)) return 0;
 #pragma unroll
         for (int i = 0; i < results; ++i)
@@ -585,7 +557,7 @@ struct Block {
             const float above = counted_above(r);
             if (row_exists(r))
                 write_sums(sums[0], r, y, [&](Accumulator a, int output) {
-                    return op.finish(a, Few(above * along[output]));
+                    return op.finish(a, Few<taps>(above * along[output]));
                 });
 #pragma unroll
             for (int i = 1; i < Height; ++i) sums[i - 1] = sums[i];
@@ -624,7 +596,7 @@ struct Block {
             if (again % 2 == 0) continue;
             int r = i / in_row, output = i / Lanes % Outputs, lane = i % Lanes;
             const Again traverse{*this, r, output, lane};
-            const Few count(Op::counts ? counted_above(r) * counted_along(output) : 1);
+            const Few<taps> count(Op::counts ? counted_above(r) * counted_along(output) : 1);
             y[place(r, output) + lane] = op.careful(traverse, count);
         }
     }
@@ -632,17 +604,18 @@ struct Block {
 
 // Blocks that a multiprocessor should hold at least. Where ptxas is told none, it finds a number
 // itself, mostly a better one, and for some kernels spills a few registers to reach it.
-template <class Op, class Kernel> __host__ __device__ constexpr int least_blocks() {
+template <class Op, class Kernel, int Height> __host__ __device__ constexpr int least_blocks() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
     if (Op::pairs) return 1;
 #endif
     if (Op::indices) return sizeof(typename Op::Element) == 8 || Kernel::product > 16 ? 1 : 2;
-    return Op::counts || !Op::exact ? 2 : 0;
+    if (Op::counts || !Op::exact) return 2;
+    return sizeof(typename Op::Element) == 8 && Height > 2 ? 3 : 0;
 }
 
 template <class Op, int Axes, class Kernel, class Stride, int Pad, int Row, bool Inside,
           int Outputs, int Height, int Lanes, bool Packed, int Load, int Store>
-__global__ void __launch_bounds__(256, least_blocks<Op, Kernel>())
+__global__ void __launch_bounds__(256, least_blocks<Op, Kernel, Height>())
 rows(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
      typename Op::Index* __restrict__ indices, const __grid_constant__ Rows grid, const __grid_constant__ Window<Axes, int> w) {
     int n = blockIdx.x * blockDim.x + threadIdx.x;

@@ -31,16 +31,6 @@ struct Tiles {
     Divisor<int> span;              // input columns under the tile of one plane
 };
 
-// Two 16-bit maxima in a word: of the same place in two planes.
-template <class Op> struct Twin : Op {
-    using Accumulator = unsigned;
-    using Op::Op;
-    __device__ Accumulator start() const { return repeated(this->padding(), 0); }
-    __device__ Accumulator merge(Accumulator a, Accumulator b) const { return this->merge_pairs(a, b); }
-};
-template <class Op, bool Pairs = Op::pairs> struct Held { using Type = Op; };
-template <class Op> struct Held<Op, true> { using Type = Twin<Op>; };
-
 template <class Op> struct Tile {
     using T = typename Op::Element;
     // What shared memory holds: partial results, or two of two planes in a word.
@@ -71,12 +61,6 @@ template <class Op> struct Tile {
         return x + image * w.batch_step + (plane - image * w.channels.divisor) * w.channel_step;
     }
 
-    // The first element of a column of the tile, in the padding or not.
-    __device__ const T* first_element(const T* x, int plane, int position) const {
-        return plane_of(x, plane) + static_cast<long long>(position) * inner().step +
-               static_cast<long long>(top - outer().pad_begin) * outer().step;
-    }
-
     // A column of the input and, where words hold two, the same one of another plane. Of the tile's
     // rows the input has begin .. end - 1.
     struct Column {
@@ -88,9 +72,12 @@ template <class Op> struct Tile {
 
     __device__ Column column(const T* x, int plane, int position) const {
         bool twins = Op::pairs && plane + tiles.planes < tiles.all_planes;
-        const T* from = pinned(first_element(x, plane, position));
-        const T* twin = twins ? pinned(first_element(x, plane + tiles.planes, position)) : from;
-        int begin = outer().pad_begin - top;
+        // The first row of the tile, in the padding or not.
+        const int begin = outer().pad_begin - top;
+        x += static_cast<long long>(position) * inner().step -
+             static_cast<long long>(begin) * outer().step;
+        const T* from = pinned(plane_of(x, plane));
+        const T* twin = twins ? pinned(plane_of(x, plane + tiles.planes)) : from;
         return {from, twin, outer().step, begin, begin + outer().size};
     }
 
@@ -164,7 +151,7 @@ template <class Op> struct Tile {
         if (p < tiles.planes && plane < tiles.all_planes && within(position, inner().size)) {
             reduce_column(column(x, plane, position), reduced + j);
         } else {
-#pragma unroll 4
+#pragma unroll 1
             for (int i = 0; i < tiles.rows; ++i) reduced[i * pitch + j] = merged.start();
         }
     }
@@ -266,7 +253,7 @@ template <class Op> struct Tile {
                 const Accumulator a = from[r * pitch];
                 if constexpr (!Op::exact) doubt = op.doubt(doubt, a);
                 int count = Op::counts ? taps * counted(outer(), top + r) : 1;
-                y[n] = op.finish(a, Few(count));
+                y[n] = op.finish(a, Few<>(count));
             }
         });
         if constexpr (!Op::exact) {
@@ -303,7 +290,7 @@ template <class Op> struct Tile {
             if (op.certain(from[r * pitch])) continue;
             const Again again{w, plane, top + r - outer().pad_begin, left + c - inner().pad_begin};
             int count = Op::counts ? along * counted(outer(), top + r) : 1;
-            y[n + r * inner().out.divisor] = op.careful(again, Few(count));
+            y[n + r * inner().out.divisor] = op.careful(again, Few<>(count));
         }
     }
 

@@ -101,8 +101,14 @@ def test_the_source_is_an_include_and_a_digest() -> None:
     assert re.fullmatch(r'// [0-9a-f]{32}\n#include "window\.cu"\n', jit.source("window.cu"))
 
 
-def test_the_options_are_the_same_for_every_kernel() -> None:
-    assert jit.options() == ("-std=c++17", f"-I{KERNELS}")
+@pytest.mark.parametrize(
+    ("version", "more"), [((12, 3), ()), ((12, 4), ("-minimal",)), ((13, 0), ("-minimal",))]
+)
+def test_the_options_are_the_same_for_every_kernel(
+    cupy: Any, version: tuple[int, int], more: tuple[str, ...]
+) -> None:
+    cupy.cuda.nvrtc = SimpleNamespace(getVersion=lambda: version)
+    assert jit.options() == ("-std=c++17", f"-I{KERNELS}", *more)
 
 
 # Nothing that a user supplies is compiled
@@ -213,7 +219,8 @@ class FakeCupy(ModuleType):
         self.launched: list[tuple[Any, ...]] = []
         self.device = 0
         by_value = SimpleNamespace(CNumpyArray=lambda value: value[()])
-        self.cuda = SimpleNamespace(Device=self._device, function=by_value)
+        nvrtc = SimpleNamespace(getVersion=lambda: (12, 9))
+        self.cuda = SimpleNamespace(Device=self._device, function=by_value, nvrtc=nvrtc)
 
     def _device(self, number: int | None = None) -> Any:
         cupy = self

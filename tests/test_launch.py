@@ -151,6 +151,7 @@ def cupy(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         Device=Device,
         function=SimpleNamespace(CNumpyArray=lambda value: value[()]),
         runtime=SimpleNamespace(getDevice=lambda: current[-1]),
+        nvrtc=SimpleNamespace(getVersion=lambda: (12, 9)),
     )
     made = SimpleNamespace(
         cuda=cuda, empty=empty, ascontiguousarray=ascontiguousarray, RawModule=RawModule
