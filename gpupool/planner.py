@@ -60,7 +60,7 @@ TILE_REGISTERS = 56
 TILE_OUTPUTS = 32
 """Registers that its outputs may take: more cost compile time and gain little."""
 
-TILE_CODE, MOST_CODE = 530, 700
+TILE_CODE, MOST_CODE = 570, 700
 """Instructions up to which a kernel of rows.cu compiles within 100 ms on a slow processor, and
 where the smallest tile takes more."""
 
@@ -70,7 +70,7 @@ FINISH = {"max": 2, "average": 6, "lp": 8}
 BORDER, DOUBLE_BORDER = 12, 48
 """Instructions to average one output that counts fewer taps, and in double, by a division."""
 
-SECOND_LOOK = 225
+SECOND_LOOK = 265
 """Instructions of a kernel of rows.cu that look at uncertain results again."""
 
 TILE_ROW = 28
