@@ -12,7 +12,7 @@ from gpupool.dtypes import UINT8, find
 from gpupool.errors import GpupoolTypeError, GpupoolValueError
 from gpupool.ops import Ints
 from gpupool.planned import PlannedCall
-from gpupool.planner import MAX_CHANNELS
+from gpupool.planner.preprocess import MAX_CHANNELS
 from gpupool.problem import PreprocessProblem
 
 LAYOUTS = ("NCHW", "NHWC")

@@ -36,7 +36,7 @@ from unittest.mock import patch
 
 from gpupool import jit, planner, preprocessing
 from gpupool.dtypes import DTYPES, FLOAT32, FLOATS, DType
-from gpupool.planner import Launch, Plan
+from gpupool.planner import Launch, Plan, specialised
 from gpupool.problem import Problem, resolve
 from gpupool.terminal import progress
 
@@ -209,14 +209,14 @@ def _generic_tier() -> Iterator[None]:
 @contextmanager
 def _uncapped() -> Iterator[None]:
     """Plan without the cap on specialisations, and without using it up."""
-    before = planner.SPECIALISATIONS, set(planner._admitted)
-    planner.SPECIALISATIONS = sys.maxsize
+    before = specialised.SPECIALISATIONS, set(specialised.admitted)
+    specialised.SPECIALISATIONS = sys.maxsize
     try:
         yield
     finally:
-        planner.SPECIALISATIONS = before[0]
-        planner._admitted.clear()
-        planner._admitted.update(before[1])
+        specialised.SPECIALISATIONS = before[0]
+        specialised.admitted.clear()
+        specialised.admitted.update(before[1])
 
 
 @cache

@@ -19,7 +19,7 @@ except ImportError:
 import gpupool
 from gpupool import planner
 from gpupool.arrays import address_range, pointer
-from gpupool.planner import Launch
+from gpupool.planner import Launch, specialised
 from tests import emulator
 from tests.combinations import combinations
 from tests.cuda_on_cpu import EmulatorUnavailableError, compiler, cuda_include_dirs
@@ -136,7 +136,7 @@ def pytest_collectreport(report: pytest.CollectReport) -> None:
 
 def pytest_runtest_setup() -> None:
     """Let no test meet the cap on specialisations because of those before it."""
-    planner._admitted.clear()
+    specialised.admitted.clear()
     planner.plan.cache_clear()
 
 

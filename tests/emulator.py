@@ -6,10 +6,12 @@ same arguments. Use it like gpupool itself: ``from tests.emulator import max_poo
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache, wraps
+from pkgutil import iter_modules
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -35,6 +37,9 @@ if TYPE_CHECKING:
     from gpupool.problem import Output, Problem
 
 Array = np.ndarray[Any, Any]
+
+PLANNER = [planner, *(getattr(planner, module.name) for module in iter_modules(planner.__path__))]
+"""The package and its modules, each of which may hold a constant under its name."""
 
 WIDE = {"INT32_MAX": 0}
 """Constants of gpupool.planner under which every index is 64 bits wide."""
@@ -66,19 +71,16 @@ def settings(**changes: Any) -> Iterator[None]:
 
 @contextmanager
 def constants(**values: Any) -> Iterator[None]:
-    """Plan with other constants of gpupool.planner."""
-    before = {name: getattr(planner, name) for name in values}
-    _set_constants(values)
-    try:
+    """Plan with other constants of gpupool.planner, in every module of it that has them."""
+    with ExitStack() as changes:
+        changes.callback(planner.plan.cache_clear)
+        for name, value in values.items():
+            holders = [module for module in PLANNER if hasattr(module, name)]
+            assert holders, name
+            for module in holders:
+                changes.enter_context(patch.object(module, name, value))
+        planner.plan.cache_clear()
         yield
-    finally:
-        _set_constants(before)
-
-
-def _set_constants(values: dict[str, Any]) -> None:
-    for name, value in values.items():
-        setattr(planner, name, value)
-    planner.plan.cache_clear()
 
 
 def _build() -> Build:

@@ -14,7 +14,7 @@ import pytest
 
 from gpupool import jit, planner, verify
 from gpupool.errors import GpupoolError
-from gpupool.planner import plan
+from gpupool.planner import plan, specialised
 from gpupool.problem import resolve
 from tests import compile_kernels
 from tests.compile_kernels import (
@@ -91,9 +91,9 @@ def test_every_specialised_arithmetic_of_networks_is_in_the_set() -> None:
 
 
 def test_planning_the_set_uses_up_no_specialisation() -> None:
-    before = set(planner._admitted), planner.SPECIALISATIONS
+    before = set(specialised.admitted), specialised.SPECIALISATIONS
     network_kernels.__wrapped__()
-    assert (planner._admitted, planner.SPECIALISATIONS) == before
+    assert (specialised.admitted, specialised.SPECIALISATIONS) == before
 
 
 # The baseline and its judgement

@@ -12,18 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpupool import device, jit, launch, planner, verify
+from gpupool import device, jit, launch, verify
 from gpupool.dtypes import DTYPES
 from gpupool.errors import GpupoolError
-from gpupool.planner import (
-    PREPROCESS_DTYPE,
-    ROI_DTYPE,
-    TILES_DTYPE,
-    Launch,
-    plan,
-    rows_dtype,
-    window_dtype,
-)
+from gpupool.planner import THREADS, Launch, plan
+from gpupool.planner.parameters import window_dtype
+from gpupool.planner.preprocess import PREPROCESS_DTYPE
+from gpupool.planner.roi import ROI_DTYPE
+from gpupool.planner.rows import rows_dtype
+from gpupool.planner.separable import TILES_DTYPE
+from gpupool.planner.specialised import SPECIALISED_TAPS
 from gpupool.problem import resolve
 
 KERNELS = jit.kernel_folder()
@@ -131,7 +129,7 @@ def test_every_expression_is_of_names_from_tables_and_bounded_integers() -> None
     assert len(expressions) > 500
     assert not [text for text in expressions if not EXPRESSION.fullmatch(text)]
     numbers = {int(n) for text in expressions for n in re.findall(r"\b\d+\b", text)}
-    assert max(numbers) <= max(planner.THREADS, planner.SPECIALISED_TAPS)
+    assert max(numbers) <= max(THREADS, SPECIALISED_TAPS)
 
 
 @pytest.mark.parametrize(
@@ -304,7 +302,7 @@ def test_running_launches_the_plan_on_the_device_of_x(cupy: Any) -> None:
     expression, number, grid, block, arguments, more = run
     assert number == 1
     assert expression == chosen.expression
-    assert (grid, block, more) == (chosen.grid, (planner.THREADS,), {"shared_mem": chosen.shared})
+    assert (grid, block, more) == (chosen.grid, (THREADS,), {"shared_mem": chosen.shared})
     operands = dict(zip(chosen.operands, arguments, strict=False))
     assert operands["x"] is x
     assert operands["y"] is y

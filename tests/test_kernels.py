@@ -27,7 +27,8 @@ from gpupool import launch, oracle, planner
 from gpupool.dtypes import BFLOAT16, DTYPES, FLOAT16
 from gpupool.jit import kernel_folder
 from gpupool.opset import OPERATORS
-from gpupool.planner import Plan, window_dtype
+from gpupool.planner import Plan, roi, rows, separable, specialised
+from gpupool.planner.parameters import window_dtype
 from gpupool.problem import resolve
 from tests import emulator, reference, strategies
 from tests.combinations import combinations
@@ -42,16 +43,16 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     "auto": ("auto", {}),
     "window": ("window", {}),
     "specialised": ("specialised", {}),
-    "rows": ("rows", {"FILL": 1, "_lone_cost": lambda _: math.inf}),
+    "rows": ("rows", {"FILL": 1, "cost": lambda _: math.inf}),
     "large tiles": (
         "rows",
-        {"FILL": 1, "TILE_SETUP": 10**4, "_lone_cost": lambda _: math.inf} | NO_BOUND,
+        {"FILL": 1, "TILE_SETUP": 10**4, "cost": lambda _: math.inf} | NO_BOUND,
     ),
     "plane": ("plane", {}),
     "few workers": ("plane", {"FILL": 1}),
     "separable": ("separable", {"SEPARABLE_TAPS": 1}),
     "separable in parts": ("separable", {"SEPARABLE_TAPS": 1, "SHARED_BYTES": 5000}),
-    "separable, any": ("separable", {"SEPARABLE_TAPS": 1, "_compiles_in": lambda: False}),
+    "separable, any": ("separable", {"SEPARABLE_TAPS": 1, "compiles_in": lambda: False}),
 }
 """Ways to plan a pooling: the kernel asked for, and constants that make it serve small problems."""
 
@@ -423,7 +424,7 @@ def test_generic_tier_by_environment(monkeypatch):
 
 
 def test_the_cap_on_specialisations_falls_back_to_the_generic_tier(monkeypatch):
-    monkeypatch.setattr(planner, "_admitted", set())
+    monkeypatch.setattr(specialised, "admitted", set())
     sizes, x = range(1, 11), np.random.default_rng(0).standard_normal((1, 1, 40))
     with emulator.constants(SPECIALISATIONS=4):
         plans = [
@@ -449,9 +450,9 @@ STRUCTS = {
         f"Window<{axes}, {index}>": ("window.cuh", window_dtype(axes, index))
         for axes, index in product((1, 2, 3, 4), ("int", "long long"))
     },
-    "Rows": ("rows.cu", planner.rows_dtype()),
-    "Tiles": ("separable.cu", planner.TILES_DTYPE),
-    "Roi": ("roi.cu", planner.ROI_DTYPE),
+    "Rows": ("rows.cu", rows.rows_dtype()),
+    "Tiles": ("separable.cu", separable.TILES_DTYPE),
+    "Roi": ("roi.cu", roi.ROI_DTYPE),
 }
 
 

@@ -16,7 +16,12 @@ from hypothesis import strategies as st
 import gpupool
 from gpupool import jit, planner, verify
 from gpupool.errors import GpupoolValueError
-from gpupool.planner import CHUNK, PITCH, SHARED_BYTES, THREADS, contiguous, divisor, plan
+from gpupool.planner import THREADS, contiguous, plan
+from gpupool.planner.geometry import Geometry
+from gpupool.planner.launches import SHARED_BYTES
+from gpupool.planner.parameters import divisor
+from gpupool.planner.separable import CHUNK, PITCH
+from gpupool.planner.specialised import MAX_STRIDE
 from gpupool.problem import PoolProblem, Problem, resolve
 from tests import emulator, strategies
 from tests.conftest import Backend, emulator_backend
@@ -164,7 +169,7 @@ def greatest(problem: PoolProblem, strides: tuple[int, ...]) -> int:
         offset += (axis.size - 1) * step
         taps *= axis.size
         lanes = min(problem.channels, 4) if problem.channels_last else 1
-        seen.append((axis.out * axis.stride + planner.MAX_STRIDE * 16) * lanes)  # tiles of rows.cu
+        seen.append((axis.out * axis.stride + MAX_STRIDE * 16) * lanes)  # tiles of rows.cu
     return max(*seen, offset, taps)
 
 
@@ -200,7 +205,7 @@ def test_what_32_bit_indices_compute_fits(
     except gpupool.GpupoolError:
         return
     assert isinstance(problem, PoolProblem)
-    geometry = planner._Geometry.of(problem, contiguous(shape))
+    geometry = Geometry.of(problem, contiguous(shape))
     if geometry.index_type == "int":
         assert greatest(problem, contiguous(shape)) <= INT32_MAX
 

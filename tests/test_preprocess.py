@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import gpupool
 from gpupool import cli
-from gpupool.planner import MAX_CHANNELS
+from gpupool.planner.preprocess import MAX_CHANNELS
 from gpupool.preprocessing import resolve
 from tests import emulator
 from tests.conftest import cupy_backend, emulator_backend, numpy_backend

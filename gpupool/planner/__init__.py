@@ -1,0 +1,97 @@
+"""From a problem to launches: which kernel, which template arguments, which grid.
+
+A plan is computed from shapes, strides, dtype and attributes alone. It is frozen, printable and
+holds no array; the same problem has one plan, computed once. Everything that becomes part of CUDA
+source is a name from a table here or an integer within bounds. Each file of kernels/ has a module
+here that knows its template arguments and what it costs; this one chooses among them.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import inf
+
+from gpupool.problem import PoolProblem, PreprocessProblem, Problem, RoiProblem, UnpoolProblem
+
+from . import plane, preprocess, roi, rows, separable, unpool, window
+from .geometry import Geometry
+from .launches import THREADS, Launch, Plan, Scalar, contiguous
+from .parameters import by_powers
+from .specialised import admit, specialisable
+
+__all__ = ["KERNELS", "THREADS", "Launch", "Plan", "Scalar", "contiguous", "plan"]
+
+KERNELS = ("auto", "window", "specialised", "rows", "plane", "separable")
+"""What ``plan`` may be asked for; "window" is the generic tier of window.cu."""
+
+
+@lru_cache(maxsize=4096)
+def plan(
+    problem: Problem,
+    strides: tuple[int, ...] | None = None,
+    alignment: int = 16,
+    kernel: str = "auto",
+) -> Plan:
+    """Choose kernel, template arguments and grid for ``problem``.
+
+    ``strides`` of x are in elements, ``alignment`` is what divides the addresses of x and y in
+    bytes. ``kernel`` overrides the choice by one of KERNELS; the plan is another's where that one
+    does not serve.
+    """
+    steps = contiguous(problem.shape) if strides is None else strides
+    if isinstance(problem, UnpoolProblem):
+        return unpool.plan(problem, steps)
+    if isinstance(problem, RoiProblem):
+        return Plan(problem, steps, (roi.launch(problem),))
+    if isinstance(problem, PreprocessProblem):
+        return Plan(problem, steps, (preprocess.launch(problem, steps),))
+    geometry = Geometry.of(problem, steps)
+    if kernel in ("auto", "separable"):
+        most = _sliding_cost(problem, geometry, alignment) if kernel == "auto" else inf
+        launch = separable.launch(problem, geometry, most)
+        if launch is not None:
+            return Plan(problem, steps, (launch,))
+    if kernel == "plane" or (kernel == "auto" and plane.serves(problem, geometry, alignment)):
+        return plane.plan(problem, steps, geometry, alignment)
+    return Plan(problem, steps, (_sliding_launch(problem, geometry, alignment, kernel),))
+
+
+def _rows_tile(
+    problem: PoolProblem, geometry: Geometry, alignment: int, asked: bool = False
+) -> rows.Tile | None:
+    """Return the tile of rows.cu that costs least; unless ``asked`` for, where it is worth it."""
+    tile = (
+        rows.Tile.cheapest(problem, geometry, alignment)
+        if specialisable(problem, geometry)
+        else None
+    )
+    if tile is None or asked or tile.cost(problem, geometry) < window.cost(geometry):
+        return tile
+    return None
+
+
+def _sliding_cost(problem: PoolProblem, geometry: Geometry, alignment: int) -> float:
+    """Estimate the instructions of what ``_sliding_launch`` chooses by itself."""
+    tile = _rows_tile(problem, geometry, alignment)
+    return tile.cost(problem, geometry) if tile else window.cost(geometry)
+
+
+def _sliding_launch(
+    problem: PoolProblem, geometry: Geometry, alignment: int, kernel: str
+) -> Launch:
+    """Choose among rows.cu and the two tiers of window.cu: the fewest instructions."""
+    generic = window.launch(problem, geometry, specialised=False)
+    if kernel == "window" or (kernel == "auto" and by_powers(problem)):
+        return generic
+    if not specialisable(problem, geometry):
+        return generic
+    tile = None
+    if kernel != "specialised":
+        tile = _rows_tile(problem, geometry, alignment, asked=kernel == "rows")
+    if tile is not None:
+        chosen = rows.launch(problem, geometry, tile)
+    elif geometry.taps <= window.UNROLLED_TAPS:
+        chosen = window.launch(problem, geometry, specialised=True)
+    else:
+        return generic
+    return chosen if admit((chosen.kernel, *chosen.template)) else generic

@@ -1,0 +1,92 @@
+"""What a plan is made of: kernel launches, and the problem that they solve."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gpupool.problem import Problem
+
+THREADS = 256
+"""Threads of a block, in every kernel."""
+
+WARP = 32
+"""Threads that exchange registers, so that they need no shared memory to meet."""
+
+SHARED_BYTES = 48 * 1024
+"""Shared memory that a block has without asking."""
+
+FILL = 2**16
+"""Threads below which a large card is not filled, so that fewer threads are no gain."""
+
+BLOCKS = 512
+"""Blocks that fill a large card; fewer outputs than this cut their planes into parts."""
+
+
+Scalar = np.generic | np.ndarray[Any, Any]
+"""A kernel argument passed by value: a NumPy scalar, or a struct as an array of no axes."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel launch: a template instantiation, its operands by name, parameters and grid."""
+
+    source: str
+    kernel: str
+    template: tuple[str, ...]
+    operands: tuple[str, ...]
+    scalars: tuple[Scalar, ...]
+    grid: tuple[int, int]
+    shared: int = 0
+
+    @property
+    def expression(self) -> str:
+        """The C++ name of the instantiation."""
+        return f"{self.kernel}<{', '.join(self.template)}>"
+
+    def __repr__(self) -> str:
+        return f"{self.source}: {self.expression} <<<{self.grid[0]}x{self.grid[1]}, {THREADS}>>>"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The launches that solve a problem for an input of given strides, in order.
+
+    >>> from gpupool.planner import plan
+    >>> from gpupool.problem import resolve
+    >>> plan(resolve("global-max", (1, 64, 112, 112), "float16"))
+    Plan(GlobalMaxPool float16 (1, 64, 112, 112) -> (1, 64, 1, 1)
+      plane.cu: plane<Max<Half>, 1, int, 1, 256, false, true, 8> <<<64x1, 256>>>)
+    """
+
+    problem: Problem
+    strides: tuple[int, ...]
+    launches: tuple[Launch, ...]
+    workspace: int = 0
+
+    @property
+    def kernel(self) -> str:
+        """What serves, by the name that ``plan`` takes where there is a choice."""
+        launch = self.launches[-1]
+        if launch.kernel == "window" and "Sizes<0" not in launch.expression:
+            return "specialised"
+        return launch.source.removesuffix(".cu")
+
+    def __repr__(self) -> str:
+        problem = self.problem
+        head = f"{problem.op} {problem.dtype} {problem.shape} -> {problem.outputs[0].shape}"
+        lines = "\n  ".join([head, *map(repr, self.launches)])
+        return f"Plan({lines})"
+
+
+def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides, in elements, of a C-contiguous array.
+
+    >>> contiguous((2, 3, 4))
+    (12, 4, 1)
+    """
+    return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))

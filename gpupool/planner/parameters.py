@@ -1,0 +1,177 @@
+"""Kernel parameters and template arguments: the mirrors of kernels/window.cuh and ops.cuh."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from functools import lru_cache
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from gpupool.dtypes import DType
+from gpupool.problem import SMALL_P, PoolProblem
+from gpupool.validate import INT32_MAX
+from gpupool.window import taps_of
+
+from .geometry import Dim, Geometry
+from .launches import Scalar
+
+
+def divisor_dtype(index: str) -> np.dtype[Any]:
+    """Return the NumPy mirror of ``Divisor<index>``."""
+    if index == "int":
+        return np.dtype([("divisor", "i4"), ("multiplier", "u4"), ("shift", "u4")], align=True)
+    return np.dtype([("divisor", "i8")], align=True)
+
+
+@lru_cache(maxsize=64)
+def window_dtype(axes: int, index: str) -> np.dtype[Any]:
+    """Return the NumPy mirror of ``Window<axes, index>``."""
+    integer, divisor = ("i4" if index == "int" else "i8"), divisor_dtype(index)
+    names = (
+        "size",
+        "kernel",
+        "stride",
+        "dilation",
+        "pad_begin",
+        "count_begin",
+        "count_end",
+        "step",
+    )
+    axis = np.dtype(
+        [*((name, integer) for name in names), ("index_step", "i8"), ("out", divisor)], align=True
+    )
+    norm = np.dtype([(name, "f8") for name in ("p", "exponent", "slip", "least")])
+    counts = ("outputs", "batch_step", "channel_step", "index_batch_step", "index_channel_step")
+    return np.dtype(
+        [
+            *((name, "i8") for name in counts),
+            ("norm", norm),
+            ("channels", divisor),
+            ("axis", axis, (axes,)),
+        ],
+        align=True,
+    )
+
+
+def divisor(size: int, index: str) -> tuple[int, ...]:
+    """Return the fields of ``Divisor<index>``: n // size as (mulhi(n, m) + n) >> shift.
+
+    >>> _, multiplier, shift = divisor(7, "int")
+    >>> all(((n * multiplier >> 32) + n) >> shift == n // 7 for n in range(1000))
+    True
+    """
+    size = max(size, 1)  # an axis without elements is never divided by
+    if index != "int":
+        return (size,)
+    shift = (size - 1).bit_length()
+    return (size, (2**32 * (2**shift - size)) // size + 1, shift)
+
+
+def window_parameters(problem: PoolProblem, geometry: Geometry) -> Scalar:
+    """Return the ``Window`` struct of a problem."""
+    index = geometry.index_type
+    packed = np.zeros((), window_dtype(len(geometry.dims), index))
+    packed["outputs"] = geometry.outputs
+    packed["batch_step"], packed["index_batch_step"] = _steps(geometry.batch)
+    packed["channel_step"], packed["index_channel_step"] = _steps(geometry.channels)
+    packed["norm"] = _norm(problem)
+    packed["channels"] = divisor(geometry.channels.axis.size, index)
+    for row, dim in zip(packed["axis"], geometry.dims, strict=True):
+        a = dim.axis
+        begin, end = (-a.pad_begin, a.pad_end) if problem.count_include_pad else (0, 0)
+        fields = (a.size, a.kernel, a.stride, a.dilation, a.pad_begin, begin, a.size + end)
+        for name, value in zip(row.dtype.names, fields, strict=False):
+            row[name] = value
+        row["step"], row["index_step"] = _steps(dim)
+        row["out"] = divisor(a.out, index)
+    return packed
+
+
+def _steps(dim: Dim) -> tuple[int, int]:
+    return dim.step, dim.index_step
+
+
+def _norm(problem: PoolProblem) -> tuple[float, float, float, float]:
+    """Return p, 1 / p as the sum's type holds it, what that lost, the least accurate sum."""
+    p, sums = problem.p, _sum_dtype(problem)
+    info = np.finfo(sums)
+    exponent = float(sums.type(1 / p))
+    taps = max(taps_of(problem.window), 4)  # square_root in kernels/element.cuh asks for 4
+    least = float(info.tiny) / float(info.eps) * taps if p >= SMALL_P else inf
+    return p, exponent, float(1 / Fraction(p) - Fraction(exponent)), least
+
+
+def _sum_dtype(problem: PoolProblem) -> np.dtype[Any]:
+    # The root multiplies the relative error of the sum by 1 / p.
+    if problem.reduction == "lp" and problem.p < 1:
+        return np.dtype(np.float64)
+    accumulator = problem.dtype.accumulator
+    return accumulator if accumulator.kind == "f" else np.dtype(np.float64)
+
+
+def accumulator(problem: PoolProblem) -> np.dtype[Any]:
+    """Return the type of partial results: the operators' Accumulator in kernels/ops.cuh."""
+    if problem.reduction == "lp":
+        return _sum_dtype(problem)
+    if problem.reduction == "average" and not problem.dtype.is_float:
+        return np.dtype(np.int64 if _wide(problem) else np.int32)
+    return problem.dtype.accumulator
+
+
+# Template arguments
+
+
+def operator(problem: PoolProblem, index: str) -> str:
+    """Return the operator of kernels/ops.cuh."""
+    element = problem.dtype.cuda
+    if problem.indices:
+        numbers = "int" if problem.index_dtype == np.int32 else "long long"
+        return f"ArgMax<{element}, {index}, {numbers}>"
+    if problem.reduction == "max":
+        return f"Max<{element}>"
+    if problem.reduction == "lp":
+        return f"Lp<{element}, {_exponent(problem)}, {_cuda(_sum_dtype(problem))}>"
+    if problem.dtype.is_float:
+        return f"Average<{element}>"
+    total = "long long" if _wide(problem) else "int"
+    return f"IntegerAverage<{element}, {problem.out_dtype.cuda}, {total}>"
+
+
+def _wide(problem: PoolProblem) -> bool:
+    """Whether a sum of 8-bit taps can pass 32 bits."""
+    return taps_of(problem.window) * 255 > INT32_MAX
+
+
+def by_powers(problem: PoolProblem) -> bool:
+    """Whether every tap is a pow, which unrolled spills and compiles for seconds."""
+    return problem.reduction == "lp" and not _exponent(problem)
+
+
+def _exponent(problem: PoolProblem) -> int:
+    """Return the norm where it is one of the plain ones, else 0."""
+    return int(problem.p) if problem.p in (1, 2, 3) else 0
+
+
+def _cuda(dtype: np.dtype[Any]) -> str:
+    return "double" if dtype == np.float64 else "float"
+
+
+def sizes(numbers: Sequence[int]) -> str:
+    """Return integers as one template argument."""
+    return f"Sizes<{', '.join(map(str, numbers))}>"
+
+
+def boolean(value: bool) -> str:
+    """Return a truth value as C++ spells it."""
+    return "true" if value else "false"
+
+
+def vector_width(alignment: int, dtype: DType, *multiples: int) -> int:
+    """Return the widest vector, in elements, whose accesses are all aligned."""
+    width = max(1, alignment // dtype.itemsize)
+    while any(number % width for number in multiples):
+        width //= 2
+    return width

@@ -1,0 +1,49 @@
+"""roi.cu: MaxRoiPool and RoiAlign."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from gpupool.problem import RoiProblem
+
+from .launches import THREADS, Launch
+from .parameters import boolean
+
+ROI_DTYPE = np.dtype(
+    [
+        ("outputs", "i8"),
+        *(
+            (name, "i4")
+            for name in (
+                "batch", "channels", "height", "width", "bins_y", "bins_x", "sampling_ratio",
+                "half_pixel", "channels_last",
+            )
+        ),
+        ("spatial_scale", "f8"),
+    ],
+    align=True,
+)  # fmt: skip
+"""The NumPy mirror of ``Roi`` in kernels/roi.cu."""
+
+
+def launch(problem: RoiProblem) -> Launch:
+    """Launch one thread for each output."""
+    outputs = prod(problem.outputs[0].shape)
+    packed = np.array(
+        (
+            outputs, problem.batch, problem.channels, *problem.spatial, *problem.pooled,
+            problem.sampling_ratio, problem.half_pixel, problem.channels_last,
+            problem.spatial_scale,
+        ),
+        ROI_DTYPE,
+    )  # fmt: skip
+    grid = (-(-outputs // THREADS), 1)
+    element = problem.dtype.cuda
+    if problem.op == "MaxRoiPool":
+        return Launch("roi.cu", "max_roi_pool", (element,), ("x", "rois", "y"), (packed,), grid)
+    template = (element, boolean(problem.mode == "max"))
+    return Launch(
+        "roi.cu", "roi_align", template, ("x", "rois", "batch_indices", "y"), (packed,), grid
+    )

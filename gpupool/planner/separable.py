@@ -1,0 +1,127 @@
+"""separable.cu: large overlapping windows, columns first, then rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from gpupool.problem import PoolProblem
+from gpupool.window import Axis
+
+from .geometry import Geometry
+from .launches import BLOCKS, SHARED_BYTES, THREADS, WARP, Launch
+from .parameters import accumulator, by_powers, divisor, divisor_dtype, operator, window_parameters
+from .specialised import admit, compiles_in
+
+SEPARABLE_TAPS = 25
+"""Windows from this many taps, stride 1, may be cheaper by separable.cu."""
+
+MOST_SEPARABLE_TAPS = 2**16
+"""Windows up to this many: a float32 sum divided by more is not proved to be rounded right."""
+
+CHUNK, PITCH = 9, 252
+"""Outputs of a row that one lane of separable.cu takes, and columns of its shared memory."""
+
+TILES_DTYPE = np.dtype(
+    [
+        *(
+            (name, "i4")
+            for name in ("planes", "all_planes", "together", "height", "width", "rows", "columns")
+        ),
+        *((name, divisor_dtype("int")) for name in ("down", "across", "span")),
+    ],
+    align=True,
+)
+"""The NumPy mirror of ``Tiles`` in kernels/separable.cu."""
+
+
+@dataclass(frozen=True)
+class _Tiles:
+    """The outputs of one block of separable.cu: planes x height x width.
+
+    ``span`` input columns lie under a plane's; ``together`` counts two planes where a word of
+    shared memory holds two maxima; ``rows`` and ``columns`` of it are used.
+    """
+
+    planes: int
+    together: int
+    height: int
+    width: int
+    span: int
+    rows: int
+    columns: int
+    cost: float
+
+
+def launch(problem: PoolProblem, geometry: Geometry, most: float) -> Launch | None:
+    """Launch separable.cu, or return None where it does not serve or costs more than ``most``."""
+    if prod(dim.axis.out for dim in geometry.dims) == 1 or geometry.outputs == 0:
+        return None
+    if len(geometry.dims) == 1:
+        geometry = geometry.with_rows()
+    axes = [dim.axis for dim in geometry.dims]
+    if problem.indices or problem.channels_last or len(axes) > 2 or geometry.index_type != "int":
+        return None
+    if any(a.stride != 1 or a.dilation != 1 or a.kernel > a.size + a.pad_begin for a in axes):
+        return None
+    if not SEPARABLE_TAPS <= geometry.taps <= MOST_SEPARABLE_TAPS or axes[1].kernel > PITCH - CHUNK:
+        return None
+    tiles = _tiles(problem, geometry)
+    if tiles.cost > most:
+        return None
+    return _tiled_launch(problem, geometry, tiles)
+
+
+def _tiles(problem: PoolProblem, geometry: Geometry) -> _Tiles:
+    """Return as many columns as a block has threads, and the rows that cost least."""
+    outer, inner = (dim.axis for dim in geometry.dims)
+    twins = problem.reduction == "max" and problem.dtype.itemsize == 2
+    usable = PITCH - CHUNK + 1  # the last windows of a row are read with the rest of their chunk
+    across = -(-inner.out // (usable - inner.kernel + 1))
+    width = -(-inner.out // across)
+    planes, shared_padding = 1, 0
+    if across == 1:
+        # Planes side by side share the padding between them, as far as no window lies in it.
+        shared_padding = min(inner.pad_begin, inner.pad_end, inner.kernel - 1)
+        fitting = (usable - shared_padding) // (width + inner.kernel - 1 - shared_padding)
+        planes = max(1, min(fitting, geometry.planes // (BLOCKS << twins)))
+    span = width + inner.kernel - 1 - shared_padding
+    columns = -(-(planes * span + shared_padding + CHUNK - 1) // CHUNK) * CHUNK
+    blocks = -(-geometry.planes // (planes << twins)) * across
+    most_rows = SHARED_BYTES // (PITCH * accumulator(problem).itemsize)
+    highest = min(outer.out, most_rows)
+    heights = {highest, *range(outer.kernel, highest, outer.kernel)}
+    cost, height = min((_tiled_cost(outer, height, blocks), height) for height in heights)
+    rows = min(-(-height // outer.kernel) * outer.kernel, most_rows)
+    return _Tiles(planes, planes << twins, height, width, span, rows, columns, cost)
+
+
+def _tiled_cost(outer: Axis, height: int, blocks: int) -> int:
+    """Estimate the instructions of all threads: setup, columns, stores and rows of a tile."""
+    runs = -(-height // outer.kernel)
+    reads = runs * outer.kernel + height - runs
+    each = 150 + 60 * runs + 8 * reads + 11 * height + 110 * -(-height * WARP // THREADS)
+    return max(-(-outer.out // height) * blocks, BLOCKS) * each * THREADS
+
+
+def _tiled_launch(problem: PoolProblem, geometry: Geometry, tiles: _Tiles) -> Launch:
+    outer, inner = (dim.axis for dim in geometry.dims)
+    down, across = -(-outer.out // tiles.height), -(-inner.out // tiles.width)
+    counts = (
+        tiles.planes, geometry.planes, tiles.together, tiles.height, tiles.width, tiles.rows,
+        tiles.columns,
+    )  # fmt: skip
+    divisors = (divisor(n, "int") for n in (down, across, tiles.span))
+    reduction, width = operator(problem, "int"), str(inner.kernel)
+    known = compiles_in() and not by_powers(problem) and admit(("separable", reduction, width))
+    return Launch(
+        "separable.cu",
+        "separable",
+        (reduction, width if known or inner.kernel < CHUNK else "0"),
+        ("x", "y"),
+        (np.array((*counts, *divisors), TILES_DTYPE), window_parameters(problem, geometry)),
+        (-(-geometry.planes // tiles.together) * down * across, 1),
+        tiles.rows * PITCH * accumulator(problem).itemsize,
+    )

@@ -1,0 +1,39 @@
+"""window.cu: one thread for each output, any geometry."""
+
+from __future__ import annotations
+
+from gpupool.problem import PoolProblem
+
+from .geometry import Geometry
+from .launches import FILL, THREADS, Launch
+from .parameters import boolean, operator, sizes, window_parameters
+
+UNROLLED_TAPS = 49
+"""Windows up to this many taps may be compiled in: unrolled, more need too many registers."""
+
+
+def launch(problem: PoolProblem, geometry: Geometry, specialised: bool) -> Launch:
+    """Launch the generic tier, or the one with kernel and strides compiled in."""
+    axes = [dim.axis for dim in geometry.dims]
+    index = geometry.index_type
+    template = (
+        operator(problem, index),
+        str(len(axes)),
+        index,
+        sizes([a.kernel if specialised else 0 for a in axes]),
+        sizes([a.stride if specialised else 0 for a in axes]),
+        boolean(problem.channels_last),
+    )
+    return Launch(
+        "window.cu",
+        "window",
+        template,
+        ("x", "y", "indices"),
+        (window_parameters(problem, geometry),),
+        (-(-geometry.outputs // THREADS), 1),
+    )
+
+
+def cost(geometry: Geometry) -> float:
+    """Estimate the instructions of all threads; a card that is not filled runs them alike."""
+    return max(geometry.outputs, FILL) * (45 + 7.0 * geometry.taps)
