@@ -27,6 +27,14 @@ BUDGET = 7.8
 LEAST = 0.95
 """The sample must load so much of the input and store so much of the outputs to be believed."""
 
+LIMITS = {
+    "W10": "a column's taps are read twice, every result passes shared memory twice",
+    "W12": "hardly a warp without a border: most take both ways, of which one stays within",
+    "W34": "tiles of 48 rows read 31 more, and otherwise as W10",
+    "L04": "a batch of one fills the card only with small tiles, which share little",
+}
+"""What keeps a case above half of its budget, on its way or issued."""
+
 REGISTERS, WARPS, SHARED, BLOCKS = 65536, 64, 228 * 1024, 32
 """Limits of one sm_90 multiprocessor."""
 

@@ -182,7 +182,7 @@ template <int Most = 1 << 16> struct Few {
     __device__ explicit Few(float taps) : count(taps), inverse(reciprocal(taps)) {}
     __device__ operator int() const { return static_cast<int>(count); }
 };
-// Whether a count is below a bound, where its type says it no instruction.
+// Whether a count is below a bound: no instruction where its type says so.
 template <int Bound, class Count> __device__ inline bool fewer_than(Count count) { return count < Bound; }
 template <int Bound, int Most> __device__ inline bool fewer_than(Few<Most> count) {
     return Most < Bound || static_cast<int>(count) < Bound;

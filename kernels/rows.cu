@@ -75,7 +75,9 @@ struct Block {
         using Cell = typename Merged::Accumulator;
         static constexpr int left = Left * Lanes, body = Body * Lanes, right = Right * Lanes;
 
-        __host__ __device__ static constexpr int in_cell(int halo) { return pairs && unit(halo) > 1 ? 2 : 1; }
+        __host__ __device__ static constexpr int in_cell(int halo) {
+            return pairs && unit(halo) > 1 ? 2 : 1;
+        }
         static constexpr int in_left = in_cell(left), in_right = in_cell(right);
         static constexpr int body_cell = left / in_left;
         static constexpr int right_cell = body_cell + (pairs ? (body + 1) / 2 : body);
@@ -604,20 +606,21 @@ struct Block {
 
 // Blocks that a multiprocessor should hold at least. Where ptxas is told none, it finds a number
 // itself, mostly a better one, and for some kernels spills a few registers to reach it.
-template <class Op, class Kernel, int Height> __host__ __device__ constexpr int least_blocks() {
+template <class Op, class Kernel> __host__ __device__ constexpr int least_blocks() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
     if (Op::pairs) return 1;
 #endif
     if (Op::indices) return sizeof(typename Op::Element) == 8 || Kernel::product > 16 ? 1 : 2;
     if (Op::counts || !Op::exact) return 2;
-    return sizeof(typename Op::Element) == 8 && Height > 2 ? 3 : 0;
+    return sizeof(typename Op::Element) == 8 ? 2 : 0;
 }
 
 template <class Op, int Axes, class Kernel, class Stride, int Pad, int Row, bool Inside,
           int Outputs, int Height, int Lanes, bool Packed, int Load, int Store>
-__global__ void __launch_bounds__(256, least_blocks<Op, Kernel, Height>())
+__global__ void __launch_bounds__(256, least_blocks<Op, Kernel>())
 rows(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
-     typename Op::Index* __restrict__ indices, const __grid_constant__ Rows grid, const __grid_constant__ Window<Axes, int> w) {
+     typename Op::Index* __restrict__ indices, const __grid_constant__ Rows grid,
+     const __grid_constant__ Window<Axes, int> w) {
     int n = blockIdx.x * blockDim.x + threadIdx.x;
     if (n >= grid.threads) return;
     using Tile =

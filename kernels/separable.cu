@@ -151,7 +151,7 @@ template <class Op> struct Tile {
         if (p < tiles.planes && plane < tiles.all_planes && within(position, inner().size)) {
             reduce_column(column(x, plane, position), reduced + j);
         } else {
-#pragma unroll 1
+#pragma unroll 4
             for (int i = 0; i < tiles.rows; ++i) reduced[i * pitch + j] = merged.start();
         }
     }

@@ -361,6 +361,30 @@ def test_cost_grows_no_faster_than_the_logarithm_of_the_window(dtype: str, count
     assert max(cost.values()) <= 1.2 * cost[13], cost
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("tools")
+@pytest.mark.parametrize(
+    ("op", "dtype"),
+    [("average", "float32"), ("average", "uint8"), ("lp", "float32"), ("max", "float64")],
+)
+def test_sums_and_doubles_cost_no_more_than_the_logarithm_of_the_window(
+    op: str, dtype: str
+) -> None:
+    """At stride 1: 7 x 7, by separable.cu, costs most for its logarithm, and smaller ones less."""
+    cost = {}
+    for k in (3, 5, 7, 13, 63):
+        fields = {"id": f"k{k}", "op": op, "dtype": dtype, "shape": (4, 64, 512, 512)}
+        cost[k] = static.analyse(Case.from_json(fields | {"kernel": k, "pads": k // 2}))["issued"]
+    assert max(cost[3], cost[5]) <= cost[7], cost
+    assert all(cost[k] / math.log2(k) <= cost[7] / math.log2(7) for k in (13, 63)), cost
+
+
+def test_every_case_above_half_of_its_budget_says_what_limits_it() -> None:
+    rows = record.read(readme.RESULTS / "static.json")["rows"]
+    above = {row["id"] for row in rows if 2 * max(row["path"], row["issued"]) > row["budget"]}
+    assert above == set(static.LIMITS)
+
+
 def test_no_kernel_is_longer_than_compiles_within_100_ms() -> None:
     """Time is proportional to length; a time itself would depend on the machine."""
     rows = record.read(readme.RESULTS / "static.json")["rows"]
