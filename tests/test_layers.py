@@ -13,7 +13,11 @@ import pytest
 import gpupool
 
 PACKAGE = Path(gpupool.__file__).parent
-MODULES = sorted(path.stem for path in PACKAGE.glob("*.py"))
+FILES = {
+    ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in PACKAGE.rglob("*.py")
+}
+MODULES = sorted(FILES)
 
 ORDER = (
     "errors",
@@ -25,6 +29,17 @@ ORDER = (
     "arrays",
     "values",
     "oracle",
+    "planner.launches",
+    "planner.geometry",
+    "planner.parameters",
+    "planner.specialised",
+    "planner.window",
+    "planner.rows",
+    "planner.separable",
+    "planner.plane",
+    "planner.unpool",
+    "planner.roi",
+    "planner.preprocess",
     "planner",
     "device",
     "jit",
@@ -64,7 +79,7 @@ HEAVY = ("cupy", "PIL", "rich", "onnx", "onnxruntime", "torch", "jax", "dask", "
 def imports(module: str) -> set[str]:
     """Return the dotted names that a module imports, anywhere in its text."""
     found = set()
-    for node in ast.walk(ast.parse((PACKAGE / f"{module}.py").read_text())):
+    for node in ast.walk(ast.parse(FILES[module].read_text())):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -78,8 +93,9 @@ def imports(module: str) -> set[str]:
 def own(module: str) -> set[str]:
     """Return the modules of gpupool that a module imports; the package itself is ``__init__``."""
     paths = [name.split(".") for name in imports(module)]
-    inner = [path[1:2] for path in paths if path[0] == "gpupool"]
-    return {name[0] if name and name[0] in MODULES else "__init__" for name in inner}
+    inner = [path[1:] for path in paths if path[0] == "gpupool"]
+    nested = [(".".join(path[:2]), *path[:1]) for path in inner]
+    return {next((name for name in names if name in MODULES), "__init__") for names in nested}
 
 
 def test_every_module_has_its_place():

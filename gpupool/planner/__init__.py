@@ -11,13 +11,12 @@ from __future__ import annotations
 from functools import lru_cache
 from math import inf
 
+from gpupool.planner import plane, preprocess, roi, rows, separable, unpool, window
+from gpupool.planner.geometry import Geometry
+from gpupool.planner.launches import THREADS, Launch, Plan, Scalar, contiguous
+from gpupool.planner.parameters import by_powers
+from gpupool.planner.specialised import admit, specialisable
 from gpupool.problem import PoolProblem, PreprocessProblem, Problem, RoiProblem, UnpoolProblem
-
-from . import plane, preprocess, roi, rows, separable, unpool, window
-from .geometry import Geometry
-from .launches import THREADS, Launch, Plan, Scalar, contiguous
-from .parameters import by_powers
-from .specialised import admit, specialisable
 
 __all__ = ["KERNELS", "THREADS", "Launch", "Plan", "Scalar", "contiguous", "plan"]
 

@@ -6,11 +6,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
+from gpupool.planner.launches import contiguous
 from gpupool.problem import PoolProblem
 from gpupool.validate import INT32_MAX
 from gpupool.window import Axis
-
-from .launches import contiguous
 
 OVERHANG = 2**12
 """Elements that the last block or tile may count past the end."""

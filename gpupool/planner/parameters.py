@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 
 from gpupool.dtypes import DType
+from gpupool.planner.geometry import Dim, Geometry
+from gpupool.planner.launches import Scalar
 from gpupool.problem import SMALL_P, PoolProblem
 from gpupool.validate import INT32_MAX
 from gpupool.window import taps_of
-
-from .geometry import Dim, Geometry
-from .launches import Scalar
 
 
 def divisor_dtype(index: str) -> np.dtype[Any]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from gpupool.planner.geometry import Geometry
+from gpupool.planner.launches import BLOCKS, FILL, SHARED_BYTES, THREADS, WARP, Launch, Plan
+from gpupool.planner.parameters import boolean, operator, vector_width, window_parameters
 from gpupool.problem import PoolProblem
 from gpupool.window import taps_of
-
-from .geometry import Geometry
-from .launches import BLOCKS, FILL, SHARED_BYTES, THREADS, WARP, Launch, Plan
-from .parameters import boolean, operator, vector_width, window_parameters
 
 PART_BYTES = 16
 """Bytes of the largest partial result: a float64 maximum and its position."""

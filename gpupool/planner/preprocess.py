@@ -6,11 +6,10 @@ from math import prod
 
 import numpy as np
 
+from gpupool.planner.launches import THREADS, Launch
+from gpupool.planner.parameters import boolean
 from gpupool.problem import PreprocessProblem
 from gpupool.validate import INT32_MAX
-
-from .launches import THREADS, Launch
-from .parameters import boolean
 
 MAX_CHANNELS = 4
 """Channels of an image, as many as kernels/preprocess.cu holds means for."""

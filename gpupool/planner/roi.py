@@ -6,10 +6,9 @@ from math import prod
 
 import numpy as np
 
+from gpupool.planner.launches import THREADS, Launch
+from gpupool.planner.parameters import boolean
 from gpupool.problem import RoiProblem
-
-from .launches import THREADS, Launch
-from .parameters import boolean
 
 ROI_DTYPE = np.dtype(
     [

@@ -10,13 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from gpupool.problem import PoolProblem
-from gpupool.validate import INT32_MAX
-from gpupool.window import Axis
-
-from .geometry import Dim, Geometry
-from .launches import FILL, THREADS, Launch
-from .parameters import (
+from gpupool.planner.geometry import Dim, Geometry
+from gpupool.planner.launches import FILL, THREADS, Launch
+from gpupool.planner.parameters import (
     boolean,
     by_powers,
     divisor,
@@ -26,6 +22,9 @@ from .parameters import (
     vector_width,
     window_parameters,
 )
+from gpupool.problem import PoolProblem
+from gpupool.validate import INT32_MAX
+from gpupool.window import Axis
 
 TILE_REGISTERS = 56
 """Registers that the input of one thread of rows.cu may take."""

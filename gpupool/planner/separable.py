@@ -7,13 +7,19 @@ from math import prod
 
 import numpy as np
 
+from gpupool.planner.geometry import Geometry
+from gpupool.planner.launches import BLOCKS, SHARED_BYTES, THREADS, WARP, Launch
+from gpupool.planner.parameters import (
+    accumulator,
+    by_powers,
+    divisor,
+    divisor_dtype,
+    operator,
+    window_parameters,
+)
+from gpupool.planner.specialised import admit, compiles_in
 from gpupool.problem import PoolProblem
 from gpupool.window import Axis
-
-from .geometry import Geometry
-from .launches import BLOCKS, SHARED_BYTES, THREADS, WARP, Launch
-from .parameters import accumulator, by_powers, divisor, divisor_dtype, operator, window_parameters
-from .specialised import admit, compiles_in
 
 SEPARABLE_TAPS = 25
 """Windows from this many taps, stride 1, may be cheaper by separable.cu."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 
+from gpupool.planner.geometry import Geometry
 from gpupool.problem import PoolProblem
-
-from .geometry import Geometry
 
 SPECIALISED_TAPS, LONG_TAPS = 64, 36
 """Windows up to this many taps may be compiled in, larger ones take the generic tier; the second

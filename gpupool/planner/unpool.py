@@ -6,10 +6,9 @@ from math import prod
 
 import numpy as np
 
+from gpupool.planner.launches import THREADS, Launch, Plan
 from gpupool.problem import UnpoolProblem
 from gpupool.validate import INT32_MAX
-
-from .launches import THREADS, Launch, Plan
 
 
 def plan(problem: UnpoolProblem, strides: tuple[int, ...]) -> Plan:

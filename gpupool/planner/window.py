@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from gpupool.planner.geometry import Geometry
+from gpupool.planner.launches import FILL, THREADS, Launch
+from gpupool.planner.parameters import boolean, operator, sizes, window_parameters
 from gpupool.problem import PoolProblem
-
-from .geometry import Geometry
-from .launches import FILL, THREADS, Launch
-from .parameters import boolean, operator, sizes, window_parameters
 
 UNROLLED_TAPS = 49
 """Windows up to this many taps may be compiled in: unrolled, more need too many registers."""
