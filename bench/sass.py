@@ -84,6 +84,8 @@ def parse(text: str) -> tuple[Instruction, ...]:
 
     >>> parse('.L_x_1:\n  /*0010*/  @!P0 BRA `(.L_x_1) ;')
     (0010: @!P0 BRA 0x10,)
+    >>> parse('.text.f:\n  /*0000*/  RET.REL.NODEC R4 `(.text.f) ;')[0].operands
+    ('R4', '0x0')
     """
     rows: list[tuple[int, str, str, str]] = []
     pending: list[str] = []
@@ -110,8 +112,9 @@ def parse(text: str) -> tuple[Instruction, ...]:
 
 
 def _split(fields: str) -> list[str]:
-    """Cut operands at commas; what nvdisasm remarks between (* and *) is no operand."""
-    return [field for field in re.sub(r"\(\*.*?\*\)", "", fields).split(",") if field.strip()]
+    """Cut operands at commas and before a label; what nvdisasm remarks in (* and *) is none."""
+    bare = re.sub(r"\(\*.*?\*\)", "", fields)
+    return [field for field in re.split(r",|\s(?=`\()", bare) if field.strip()]
 
 
 def parameter_base(cubin: bytes, symbol: str, size: int) -> int:

@@ -203,6 +203,12 @@ template <class V> __device__ inline V corrected(V a, V divisor, V reciprocal) {
 template <int Most> __device__ inline float quotient(float a, Few<Most> count) {
     return corrected(a, count.count, count.inverse);
 }
+// One step of Newton squares the reciprocal's error, 2^-22.
+template <int Most> __device__ inline double quotient(double a, Few<Most> count) {
+    const double divisor = widen(count.count), inverse = widen(count.inverse);
+    const double lost = multiply_add(-divisor, inverse, 1.0);
+    return corrected(a, divisor, multiply_add(lost, inverse, inverse));
+}
 template <class V, int N> __device__ inline V quotient(V a, Exactly<N>) {
     constexpr V inverse = V(1) / V(N);
     if constexpr ((N & (N - 1)) == 0) return multiply(a, inverse);

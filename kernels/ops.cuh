@@ -62,6 +62,7 @@ template <class T, class Code, class To> struct ArgMax {
     using Value = typename ::Element<T>::Value;
     using Accumulator = Found<Value, Code>;
     static constexpr bool indices = true, counts = false, exact = true, pairs = false, rare = false;
+    static constexpr int flight = 4;
 
     __device__ explicit ArgMax(const Norm&) {}
     __device__ Accumulator start() const { return {lowest<T>(), 0}; }
@@ -87,11 +88,11 @@ template <class T> struct ScaledSum {
     }
     __device__ Accumulator merge(Accumulator a, Accumulator b) const { return a + b; }
     template <class Count> __device__ double mean(Accumulator a, Count count) const {
-        double mean = a / static_cast<double>(count);
+        if (!finite(a)) return a;
+        double mean = quotient(a, count);
         if constexpr (scale == 1) return mean;
         double greatest = 1.7976931348623157e308 * scale;
-        if (finite(a)) mean = mean > greatest ? greatest : mean < -greatest ? -greatest : mean;
-        return mean / scale;
+        return (mean > greatest ? greatest : mean < -greatest ? -greatest : mean) / scale;
     }
 };
 
@@ -147,6 +148,12 @@ template <class T, class To, class Sum> struct IntegerAverage : NoIndices {
     }
 };
 
+// For any norm calls: the code in every place would take the compiler longer than all the rest.
+template <class V> __device__ __noinline__ V any_power(V m, V exponent) { return pow(m, exponent); }
+template <class V> __device__ __noinline__ V any_root(V total, V exponent, V slip) {
+    return any_power(total, exponent) * (1 + slip * log(total));
+}
+
 // P is the norm where it is 1, 2 or 3, and 0 for any other.
 template <int P, class V> __device__ inline V power(V m, const Norm& norm) {
     if constexpr (P == 1) return m;
@@ -159,8 +166,7 @@ template <int P, class V> __device__ inline V root(V total, const Norm& norm) {
     if constexpr (P == 1) return total;
     else if constexpr (P == 2) return square_root(total);
     else if constexpr (P == 3) return cbrt(total);
-    else return pow(total, static_cast<V>(norm.exponent)) *
-                (1 + static_cast<V>(norm.slip) * log(total));
+    else return any_root(total, static_cast<V>(norm.exponent), static_cast<V>(norm.slip));
 }
 
 // The sum of powers of narrower taps, which a double neither overflows nor loses.
@@ -196,13 +202,15 @@ template <int P> struct ScaledPowers {
 
     __device__ Accumulator start() const { return 0; }
     template <class V, class Code> __device__ Accumulator lift(V v, Code) const {
-        return power<P>(magnitude(widen(v)) / greatest, norm);
+        double tap = magnitude(widen(v)) / greatest;
+        if constexpr (P == 0) return any_power(tap, norm.p);
+        else return power<P>(tap, norm);
     }
     __device__ Accumulator merge(Accumulator a, Accumulator b) const { return a + b; }
     __device__ double result(Accumulator a) const {
         if constexpr (P != 0) return greatest * root<P>(a, norm);
         // Half of the root twice: the whole may overflow where the product does not.
-        double half = pow(a, norm.exponent / 2) * (1 + norm.slip / 2 * log(a));
+        double half = any_root(a, norm.exponent / 2, norm.slip / 2);
         return greatest * half * half;
     }
 };

@@ -92,7 +92,7 @@ struct Together {
     template <class Any, class At>
     __device__ void reduce(const Any& op, typename Any::Accumulator& a, Index first, Index last,
                            int step, const T* from, At at) const {
-        constexpr int flight = Any::rare ? 1 : 4;
+        constexpr int flight = Any::rare || Op::flight == 1 ? 1 : 4;
 #pragma unroll 1
         for (; flight > 1 && first + (flight - 1) * step < last; first += flight * step) {
             Unit units[flight];
@@ -130,23 +130,26 @@ struct Together {
         return meet(op, accumulator);
     }
 
-    // Short rows are read side by side, 2^log workers each, long ones by all workers in turn.
+    // Short rows are read side by side, 2^log workers each, long ones by all workers in turn; so are
+    // all in a second look.
     template <class Any>
     __device__ void whole_rows(const Any& op, typename Any::Accumulator& a, const T* from) const {
         Index width = place.kernel(inner), vectors = width / Load;
-        int log = 32 - __clz((vectors < Workers ? static_cast<int>(vectors) : Workers) - 1);
-        Index columns = Index(1) << log, column = worker() & (columns - 1);
         auto tap = [&](Index r, Index c) {
             return Tap{row_offset(r) + c * Load, r * width + c * Load};
         };
-        if (vectors <= columns) {
-            if (column < vectors)
-                reduce(op, a, begin + (worker() >> log), end, Workers >> log, from,
-                       [&](Index r) { return tap(r, column); });
-        } else {
-            for (Index r = begin; r < end; ++r)
-                reduce(op, a, column, vectors, Workers, from, [&](Index c) { return tap(r, c); });
+        if constexpr (!Any::rare) {
+            if (vectors <= Workers) {
+                int log = 32 - __clz(static_cast<int>(vectors) - 1);
+                Index column = worker() & ((1 << log) - 1);
+                if (column < vectors)
+                    reduce(op, a, begin + (worker() >> log), end, Workers >> log, from,
+                           [&](Index r) { return tap(r, column); });
+                return;
+            }
         }
+        for (Index r = begin; r < end; ++r)
+            reduce(op, a, worker(), vectors, Workers, from, [&](Index c) { return tap(r, c); });
     }
 
     __device__ typename Op::Accumulator operator()(const Op& op) const {
@@ -171,6 +174,7 @@ struct Together {
         __syncthreads();
         seats[own] = accumulator;
         __syncthreads();
+#pragma unroll 1
         for (int half = Workers / 2; half > 0; half /= 2) {
             if (worker() < half) seats[own] = op.merge(seats[own], seats[own + half * Outputs]);
             __syncthreads();

@@ -247,7 +247,7 @@ template <class Op> struct Tile {
         const int taps = Op::counts ? counted(inner(), left + c) : 1;
         typename Op::Doubt doubt = 0;
         int n = begin, r = 0;
-        in_flights<Op::counts ? 1 : 2>(rows, [&](int flight) {
+        in_flights<Op::counts || !Op::exact ? 1 : 2>(rows, [&](int flight) {
 #pragma unroll
             for (int i = 0; i < flight; ++i, ++r, n += inner().out.divisor) {
                 const Accumulator a = from[r * pitch];
@@ -257,7 +257,7 @@ template <class Op> struct Tile {
             }
         });
         if constexpr (!Op::exact) {
-            if (op.doubtful(doubt)) look_again(x, y, p, c, from);
+            if (op.doubtful(doubt)) look_again(x, y, p, c, rows, begin, taps, from);
         }
     }
 
@@ -281,10 +281,8 @@ template <class Op> struct Tile {
     };
 
     __device__ void look_again(const T* x, typename Op::Out* y, int p, int c,
-                               const Accumulator* from) const {
-        const int rows = rows_of(p, c), n = position(p, c);
+                               int rows, int n, int along, const Accumulator* from) const {
         const T* plane = plane_of(x, first_plane + p);
-        const int along = Op::counts ? counted(inner(), left + c) : 1;
 #pragma unroll 1
         for (int r = 0; r < rows; ++r) {
             if (op.certain(from[r * pitch])) continue;

@@ -29,6 +29,7 @@
 #define __host__
 #define __constant__
 #define __grid_constant__
+#define __noinline__
 #define __launch_bounds__(...)
 // A section makes a static __shared__ array inside a function a compile error, which would else
 // silently become a variable of one thread; an extern declaration is not affected by it.

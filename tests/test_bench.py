@@ -347,6 +347,15 @@ def test_the_compiler_is_timed_for_every_kernel_of_a_case(
     assert "all but A1, A2, A3, A4, A5" in cold.summary(rows)
 
 
+@pytest.mark.usefixtures("tools")
+def test_functions_that_a_kernel_calls_are_counted() -> None:
+    fields = {"id": "p4", "op": "lp", "dtype": "float32", "shape": (8, 32, 56, 56)}
+    known, called = (
+        static.analyse(Case.from_json(fields | {"kernel": 3, "p": p}))["path"] for p in (1, 2.5)
+    )
+    assert called > known + 9 * 20  # no power takes fewer
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("tools")
 @pytest.mark.parametrize("count", ["path", "issued"])

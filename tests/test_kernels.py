@@ -43,10 +43,10 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     "auto": ("auto", {}),
     "window": ("window", {}),
     "specialised": ("specialised", {}),
-    "rows": ("rows", {"FILL": 1, "cost": lambda _: math.inf}),
+    "rows": ("rows", {"BUSY": 1, "cost": lambda _: math.inf}),
     "large tiles": (
         "rows",
-        {"FILL": 1, "TILE_SETUP": 10**4, "cost": lambda _: math.inf} | NO_BOUND,
+        {"BUSY": 1, "TILE_SETUP": 10**4, "cost": lambda _: math.inf} | NO_BOUND,
     ),
     "plane": ("plane", {}),
     "few workers": ("plane", {"FILL": 1}),
@@ -331,21 +331,37 @@ def test_both_tiers_of_window_give_the_same_bits(function):
 # Division
 
 
+QUOTIENTS = """
+#include "element.cuh"
+template <class V>
+__global__ void quotients(const V* a, const float* taps, int off, V* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    Few<> count(taps[i]);
+    count.inverse = __int_as_float(__float_as_int(count.inverse) + off);
+    y[i] = quotient(a[i], count);
+}
+"""
+
+
 @pytest.mark.parametrize("off", [-1, 0, 1])
-def test_a_quotient_by_few_taps_is_right_with_a_reciprocal_whose_last_bit_is_wrong(off):
-    """The steps of ``quotient(float, Few)`` in element.cuh, next to the middle of floats."""
+@pytest.mark.parametrize(("cuda", "dtype"), [("float", np.float32), ("double", np.float64)])
+def test_a_quotient_by_few_taps_is_right_with_a_reciprocal_whose_last_bit_is_wrong(
+    cuda: str, dtype: np.typing.DTypeLike, off: int
+) -> None:
+    """``quotient(a, Few)`` of element.cuh, half of all next to the middle of two floats."""
     rng = np.random.default_rng(0)
-    taps = np.r_[1 : 2**12, rng.integers(2**12, 2**16, 4096), 2**16].astype(np.float32)[:, None]
-    floats = rng.random((1, 300)).astype(np.float32) + np.float32(1)
-    middles = floats.astype(np.float64) + 2.0**-24
-    sums = np.concatenate([np.broadcast_to(floats, (len(taps), 300)), taps * middles], 1)
-    sums = sums.astype(np.float32)
-    inverse = (1 / taps).view(np.int32) + np.int32(off)
-    wide = inverse.view(np.float32).astype(np.float64)
-    q = (sums * wide).astype(np.float32)
-    remainder = (sums - q.astype(np.float64) * taps).astype(np.float32)
-    result = (q + remainder * wide).astype(np.float32)
-    np.testing.assert_array_equal(result, (sums / taps.astype(np.float64)).astype(np.float32))
+    taps = np.r_[1 : 2**12, rng.integers(2**12, 2**16, 4096), 2**16][:, None].astype(dtype)
+    floats = rng.random((1, 50)).astype(dtype) + np.ones((), dtype)
+    beside = taps * (floats.astype(np.longdouble) + np.finfo(dtype).eps / 2)
+    sums = np.concatenate([np.broadcast_to(floats, (len(taps), 50)), beside], 1).astype(dtype)
+    counts = np.broadcast_to(taps, sums.shape).astype(np.float32)
+    expression = f"quotients<{cuda}>"
+    module = EmulatedModule(QUOTIENTS, include_dir=kernel_folder(), expression=expression)
+    result, n = np.empty_like(sums), sums.size
+    arguments = (sums, counts, np.int32(off), result, np.int32(n))
+    module.get_function(expression)((-(-n // 256),), (256,), arguments)
+    np.testing.assert_array_equal(result, sums / taps)
 
 
 # Memory

@@ -20,8 +20,8 @@ WARP = 32
 SHARED_BYTES = 48 * 1024
 """Shared memory that a block has without asking."""
 
-FILL = 2**16
-"""Threads below which a large card is not filled, so that fewer threads are no gain."""
+BUSY = 2**14
+"""Threads that keep a large card issuing, a warp for each of its schedulers: fewer are no gain."""
 
 BLOCKS = 512
 """Blocks that fill a large card; fewer outputs than this cut their planes into parts."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpupool.planner.geometry import Geometry
-from gpupool.planner.launches import BLOCKS, FILL, SHARED_BYTES, THREADS, WARP, Launch, Plan
+from gpupool.planner.launches import BLOCKS, SHARED_BYTES, THREADS, WARP, Launch, Plan
 from gpupool.planner.parameters import boolean, operator, vector_width, window_parameters
 from gpupool.problem import PoolProblem
 from gpupool.window import taps_of
@@ -18,6 +18,9 @@ SHARED_TAPS = 128
 
 STAGED_TAPS = 16
 """Planes from this many elements are worth a copy to shared memory."""
+
+FILL = 2**16
+"""Threads whose loads keep the way to memory full: outputs are shared by no more than that."""
 
 LONG_SUM = 4096
 """Windows from this many taps are always shared: one thread's sum of them would lose accuracy."""

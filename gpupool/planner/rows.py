@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpupool.planner.geometry import Dim, Geometry
-from gpupool.planner.launches import FILL, THREADS, Launch
+from gpupool.planner.launches import BUSY, THREADS, Launch
 from gpupool.planner.parameters import (
     boolean,
     by_powers,
@@ -32,15 +32,18 @@ TILE_REGISTERS = 56
 TILE_OUTPUTS = 32
 """Registers that its outputs may take: more cost compile time and gain little."""
 
-TILE_CODE, MOST_CODE = 570, 700
+TILE_CODE, MOST_CODE = 630, 770
 """Instructions up to which a kernel of rows.cu compiles within 100 ms on a slow processor; where
 every tile takes more, those that the smallest one may take."""
 
 FINISH = {"max": 2, "average": 6, "lp": 8}
 """Instructions from a partial result of rows.cu to the stored element, see _finish."""
 
-BORDER, DOUBLE_BORDER = 12, 48
-"""Instructions to average one output that counts fewer taps, and in double, by a division."""
+BORDERS, BORDER = 100, 12
+"""Instructions to average outputs that count fewer taps, and for each of them."""
+
+SLICES, DOUBLES, CUBES = 150, 115, 100
+"""Instructions whose time a third axis, float64 and cubic roots take the compiler."""
 
 SECOND_LOOK = 265
 """Instructions of a kernel of rows.cu that look at uncertain results again."""
@@ -147,15 +150,17 @@ class Tile:
     def cost(self, problem: PoolProblem, geometry: Geometry) -> float:
         """Estimate the instructions of all threads; a card that is not filled runs them alike."""
         slices = geometry.dims[0].axis.kernel if len(geometry.dims) > 2 else 1
-        return max(self.threads(geometry), FILL) * self._path(problem, geometry, slices)
+        return max(self.threads(geometry), BUSY) * self._path(problem, geometry, slices)
 
     def code(self, problem: PoolProblem, geometry: Geometry) -> float:
         """Estimate the instructions of the kernel, where slices and rare paths are loops."""
-        each = DOUBLE_BORDER if problem.dtype.name == "float64" else BORDER
-        counts = problem.reduction == "average" and not self.inside
-        border = each * self.outputs * self.lanes if counts else 0
-        again = 0 if _exact(problem) else SECOND_LOOK
-        return self._path(problem, geometry, 1) + border + again
+        path = self._path(problem, geometry, 1)
+        if problem.reduction == "average" and not self.inside:
+            path += BORDERS + BORDER * self.outputs * self.lanes
+        path += 0 if _exact(problem) else SECOND_LOOK
+        path += SLICES if len(geometry.dims) > 2 else 0
+        path += DOUBLES if problem.dtype.name == "float64" else 0
+        return path + (CUBES if problem.reduction == "lp" and problem.p == 3 else 0)
 
     def _path(self, problem: PoolProblem, geometry: Geometry, slices: int) -> float:
         """Estimate the instructions of one thread that adds up so many slices."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpupool.planner.geometry import Geometry
-from gpupool.planner.launches import FILL, THREADS, Launch
+from gpupool.planner.launches import BUSY, THREADS, Launch
 from gpupool.planner.parameters import boolean, operator, sizes, window_parameters
 from gpupool.problem import PoolProblem
 
@@ -35,4 +35,4 @@ def launch(problem: PoolProblem, geometry: Geometry, specialised: bool) -> Launc
 
 def cost(geometry: Geometry) -> float:
     """Estimate the instructions of all threads; a card that is not filled runs them alike."""
-    return max(geometry.outputs, FILL) * (45 + 7.0 * geometry.taps)
+    return max(geometry.outputs, BUSY) * (45 + 7.0 * geometry.taps)
