@@ -89,7 +89,7 @@ def _sliding_launch(
         tile = _rows_tile(problem, geometry, alignment, asked=kernel == "rows")
     if tile is not None:
         chosen = rows.launch(problem, geometry, tile)
-    elif geometry.taps <= window.UNROLLED_TAPS:
+    elif window.unrolls(problem, geometry):
         chosen = window.launch(problem, geometry, specialised=True)
     else:
         return generic

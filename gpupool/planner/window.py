@@ -5,10 +5,12 @@ from __future__ import annotations
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import BUSY, THREADS, Launch
 from gpupool.planner.parameters import boolean, operator, sizes, window_parameters
+from gpupool.planner.specialised import long_taps
 from gpupool.problem import PoolProblem
 
-UNROLLED_TAPS = 49
-"""Windows up to this many taps may be compiled in: unrolled, more need too many registers."""
+UNROLLED_TAPS, LONG_UNROLLED_TAPS = 49, 30
+"""Windows up to this many taps may be compiled in: unrolled, more need too many registers or too
+long a compilation; the second holds with Indices and for float64."""
 
 
 def launch(problem: PoolProblem, geometry: Geometry, specialised: bool) -> Launch:
@@ -31,6 +33,11 @@ def launch(problem: PoolProblem, geometry: Geometry, specialised: bool) -> Launc
         (window_parameters(problem, geometry),),
         (-(-geometry.outputs // THREADS), 1),
     )
+
+
+def unrolls(problem: PoolProblem, geometry: Geometry) -> bool:
+    """Whether few enough taps are to be compiled in."""
+    return geometry.taps <= (LONG_UNROLLED_TAPS if long_taps(problem) else UNROLLED_TAPS)
 
 
 def cost(geometry: Geometry) -> float:
