@@ -31,7 +31,6 @@ LIMITS = {
     "W10": "a column's taps are read twice, every result passes shared memory twice",
     "W12": "hardly a warp without a border: most take both ways, of which one stays within",
     "W34": "tiles of 48 rows read 31 more, and otherwise as W10",
-    "L04": "a batch of one fills the card only with small tiles, which share little",
 }
 """What keeps a case above half of its budget, on its way or issued."""
 

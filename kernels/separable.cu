@@ -10,7 +10,8 @@
 //
 // A block of 256 threads takes a tile in shared memory, of one plane or of several small ones side
 // by side: each thread a column, each warp a row at a time. What windows reduce across the end of a
-// plane is not stored. Words hold 16-bit maxima of two planes.
+// plane is not stored. Words hold 16-bit maxima of two planes. Channels last neighbouring threads have
+// the columns of neighbouring planes, so that a warp reads consecutive channels.
 // Counted cost in instructions per output: bench/results.
 #include "window.cuh"
 
@@ -28,10 +29,11 @@ struct Tiles {
     int rows;                       // of shared memory: whole runs, as far as they fit
     int columns;                    // of shared memory in use: whole chunks
     Divisor<int> down, across;      // tiles of a plane
-    Divisor<int> span;              // input columns under the tile of one plane
+    int span;                       // input columns under the tile of one plane
+    Divisor<int> neighbours;        // threads that share a plane or, channels last, a column
 };
 
-template <class Op> struct Tile {
+template <class Op, bool ChannelsLast> struct Tile {
     using T = typename Op::Element;
     // What shared memory holds: partial results, or two of two planes in a word.
     using Merged = typename Held<Op>::Type;
@@ -143,12 +145,28 @@ template <class Op> struct Tile {
         }
     }
 
+    // What this thread takes: column c of plane p, or what lies behind the planes.
+    struct Seat {
+        int p, c;
+        bool taken;
+        int place;  // in a row of shared memory
+    };
+    __device__ Seat seat() const {
+        const int t = threadIdx.x, group = tiles.neighbours.quotient(t);
+        const int member = t - group * tiles.neighbours.divisor;
+        if constexpr (ChannelsLast) {
+            const bool taken = group < tiles.span;
+            return {member, group, taken, taken ? member * tiles.span + group : t};
+        }
+        return {group, member, group < tiles.planes, t};
+    }
+
     __device__ void reduce_columns(const T* x) const {
-        const int j = threadIdx.x;
-        if (j >= tiles.columns) return;
-        const int p = tiles.span.quotient(j), plane = first_plane + p;
-        const int position = left + j - p * tiles.span.divisor - inner().pad_begin;
-        if (p < tiles.planes && plane < tiles.all_planes && within(position, inner().size)) {
+        if (threadIdx.x >= tiles.columns) return;
+        const Seat at = seat();
+        const int j = at.place, plane = first_plane + at.p;
+        const int position = left + at.c - inner().pad_begin;
+        if (at.taken && plane < tiles.all_planes && within(position, inner().size)) {
             reduce_column(column(x, plane, position), reduced + j);
         } else {
 #pragma unroll 4
@@ -220,9 +238,15 @@ template <class Op> struct Tile {
         int below = outer().out.divisor - top;
         return below < tiles.height ? below : tiles.height;
     }
-    // Position in y of the first of them.
+    // Position in y of the first of them, and from one to the next.
     __device__ int position(int p, int c) const {
-        return ((first_plane + p) * outer().out.divisor + top) * inner().out.divisor + left + c;
+        const int plane = first_plane + p, image = ChannelsLast ? w.channels.quotient(plane) : plane;
+        const int pixel = (image * outer().out.divisor + top) * inner().out.divisor + left + c;
+        if (!ChannelsLast) return pixel;
+        return (pixel - image) * w.channels.divisor + plane;
+    }
+    __device__ int row_step() const {
+        return inner().out.divisor * (ChannelsLast ? w.channels.divisor : 1);
     }
 
     // Taps that count along one axis; none count as one.
@@ -232,11 +256,11 @@ template <class Op> struct Tile {
     }
 
     __device__ void store_column(const T* x, typename Op::Out* y) const {
-        const int p = tiles.span.quotient(threadIdx.x), c = threadIdx.x - p * tiles.span.divisor;
-        if (p >= tiles.planes) return;
-        const Accumulator* from = reduced + threadIdx.x;
-        if constexpr (Op::pairs) store_twins(y, p, c, from);
-        else store_one(x, y, p, c, from);
+        const Seat at = seat();
+        if (!at.taken) return;
+        const Accumulator* from = reduced + at.place;
+        if constexpr (Op::pairs) store_twins(y, at.p, at.c, from);
+        else store_one(x, y, at.p, at.c, from);
     }
 
     __device__ void store_one(const T* x, typename Op::Out* y, int p, int c,
@@ -249,7 +273,7 @@ template <class Op> struct Tile {
         int n = begin, r = 0;
         in_flights<Op::counts || !Op::exact ? 1 : 2>(rows, [&](int flight) {
 #pragma unroll
-            for (int i = 0; i < flight; ++i, ++r, n += inner().out.divisor) {
+            for (int i = 0; i < flight; ++i, ++r, n += row_step()) {
                 const Accumulator a = from[r * pitch];
                 if constexpr (!Op::exact) doubt = op.doubt(doubt, a);
                 int count = Op::counts ? taps * counted(outer(), top + r) : 1;
@@ -288,18 +312,20 @@ template <class Op> struct Tile {
             if (op.certain(from[r * pitch])) continue;
             const Again again{w, plane, top + r - outer().pad_begin, left + c - inner().pad_begin};
             int count = Op::counts ? along * counted(outer(), top + r) : 1;
-            y[n + r * inner().out.divisor] = op.careful(again, Few<>(count));
+            y[n + r * row_step()] = op.careful(again, Few<>(count));
         }
     }
 
     __device__ void store_twins(T* y, int p, int c, const Accumulator* from) const {
-        const int twins = tiles.planes * outer().out.divisor * inner().out.divisor;
         const int rows = rows_of(p, c), both = rows_of(p + tiles.planes, c);
         if (rows == 0) return;
-        auto* to = reinterpret_cast<unsigned short*>(y) + position(p, c);
+        const int begin = position(p, c);
+        const int twins = ChannelsLast ? position(p + tiles.planes, c) - begin
+                                       : tiles.planes * outer().out.divisor * inner().out.divisor;
+        auto* to = reinterpret_cast<unsigned short*>(y) + begin;
         in_flights<2>(rows, [&](int flight) {
 #pragma unroll
-            for (int r = 0; r < flight; ++r, from += pitch, to += inner().out.divisor) {
+            for (int r = 0; r < flight; ++r, from += pitch, to += row_step()) {
                 to[0] = static_cast<unsigned short>(*from);
                 if (both) to[twins] = static_cast<unsigned short>(*from >> 16);
             }
@@ -307,11 +333,11 @@ template <class Op> struct Tile {
     }
 };
 
-template <class Op, int Width>
+template <class Op, int Width, bool ChannelsLast>
 __global__ void __launch_bounds__(256, 4)
 separable(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
           const __grid_constant__ Tiles tiles, const __grid_constant__ Window<2, int> w) {
-    const Tile<Op> tile(w, tiles);
+    const Tile<Op, ChannelsLast> tile(w, tiles);
     tile.reduce_columns(x);
     __syncthreads();
     if constexpr (Width != 1) {

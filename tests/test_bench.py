@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 from contextlib import nullcontext
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,9 @@ from bench import (
     static,
 )
 from bench.cases import CASES, Case, load, select
+from gpupool import planner
 from gpupool.errors import GpupoolError, GpupoolValueError
+from gpupool.planner import separable
 
 DATA = Path(__file__).parent / "data" / "bench"
 
@@ -356,6 +359,13 @@ def test_functions_that_a_kernel_calls_are_counted() -> None:
     assert called > known + 9 * 20  # no power takes fewer
 
 
+def sliding(op: str, dtype: str, layout: str, kernel: int) -> Case:
+    """A square window of stride 1 on images of 512 x 512 with 64 channels."""
+    shape = (4, 64, 512, 512) if layout == "NCHW" else (4, 512, 512, 64)
+    fields = {"id": f"k{kernel}", "op": op, "dtype": dtype, "layout": layout, "shape": shape}
+    return Case.from_json(fields | {"kernel": kernel, "pads": kernel // 2})
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("tools")
 @pytest.mark.parametrize("count", ["path", "issued"])
@@ -364,28 +374,52 @@ def test_cost_grows_no_faster_than_the_logarithm_of_the_window(dtype: str, count
     """At stride 1, from 3 x 3 to 63 x 63: no size costs more than its logarithm times 13 x 13's."""
     cost = {}
     for k in (3, 5, 7, 13, 31, 63):
-        fields = {"id": f"k{k}", "op": "max", "dtype": dtype, "shape": (4, 64, 512, 512)}
-        row = static.analyse(Case.from_json(fields | {"kernel": k, "pads": k // 2}))
-        cost[k] = row[count] / math.log2(k)
+        cost[k] = static.analyse(sliding("max", dtype, "NCHW", k))[count] / math.log2(k)
     assert max(cost.values()) <= 1.2 * cost[13], cost
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("tools")
 @pytest.mark.parametrize(
-    ("op", "dtype"),
-    [("average", "float32"), ("average", "uint8"), ("lp", "float32"), ("max", "float64")],
+    ("op", "dtype", "layout"),
+    [
+        ("average", "float32", "NCHW"),
+        ("average", "uint8", "NCHW"),
+        ("lp", "float32", "NCHW"),
+        ("max", "float64", "NCHW"),
+        ("max", "float16", "NHWC"),
+        ("average", "float32", "NHWC"),
+    ],
 )
-def test_sums_and_doubles_cost_no_more_than_the_logarithm_of_the_window(
-    op: str, dtype: str
+def test_sums_doubles_and_channels_last_cost_no_more_than_the_logarithm_of_the_window(
+    op: str, dtype: str, layout: str
 ) -> None:
-    """At stride 1: 7 x 7, by separable.cu, costs most for its logarithm, and smaller ones less."""
+    """At stride 1: 7 x 7 costs most for its logarithm, and smaller ones less."""
     cost = {}
     for k in (3, 5, 7, 13, 63):
-        fields = {"id": f"k{k}", "op": op, "dtype": dtype, "shape": (4, 64, 512, 512)}
-        cost[k] = static.analyse(Case.from_json(fields | {"kernel": k, "pads": k // 2}))["issued"]
+        cost[k] = static.analyse(sliding(op, dtype, layout, k))["issued"]
     assert max(cost[3], cost[5]) <= cost[7], cost
     assert all(cost[k] / math.log2(k) <= cost[7] / math.log2(7) for k in (13, 63)), cost
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tools")
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize(
+    ("op", "dtype"), [("max", "float16"), ("max", "float64"), ("lp", "float32")]
+)
+def test_no_window_costs_more_than_a_kernel_that_grows_no_faster_than_its_logarithm(
+    op: str, dtype: str, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """separable.cu alone, strictly, from 3 x 3 on; another is taken where it is better."""
+    windows = (3, 5, 7, 13, 31, 63)
+    cases = {k: sliding(op, dtype, layout, k) for k in windows}
+    chosen = {k: static.analyse(case)["issued"] for k, case in cases.items()}
+    monkeypatch.setattr(separable, "SEPARABLE_TAPS", 1)
+    monkeypatch.setattr(static, "plan", partial(planner.plan.__wrapped__, kernel="separable"))
+    alone = {k: static.analyse(case)["issued"] for k, case in cases.items()}
+    assert max(alone[k] / math.log2(k) for k in windows) == alone[3] / math.log2(3), alone
+    assert all(chosen[k] <= 1.2 * alone[k] for k in windows), (chosen, alone)
 
 
 def test_every_case_above_half_of_its_budget_says_what_limits_it() -> None:

@@ -20,7 +20,7 @@ from gpupool.planner import THREADS, contiguous, plan
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import SHARED_BYTES
 from gpupool.planner.parameters import divisor
-from gpupool.planner.separable import CHUNK, PITCH
+from gpupool.planner.separable import CHUNK, PITCH, SECTOR_BYTES
 from gpupool.planner.specialised import MAX_STRIDE
 from gpupool.problem import PoolProblem, Problem, resolve
 from tests import emulator, strategies
@@ -416,7 +416,7 @@ def test_norms_by_powers_take_the_generic_tier() -> None:
     for p, kernel in ((2, "rows"), (2.5, "window")):
         assert plan(resolve("lp", (1, 64, 56, 56), "float32", kernel_shape=3, p=p)).kernel == kernel
     (launch,) = plan(resolve("lp", (1, 64, 56, 56), "float32", kernel_shape=13, p=2.5)).launches
-    assert launch.expression == "separable<Lp<float, 0, float>, 0>"
+    assert launch.expression == "separable<Lp<float, 0, float>, 0, false>"
 
 
 def test_windows_are_walked_along_as_far_as_shared_memory_is_wide() -> None:
@@ -440,6 +440,24 @@ def test_the_walk_is_chosen_where_it_costs_less() -> None:
     assert chosen((64, 64, 20000), "float32", 243) == "window"  # two outputs for each tile
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "uint8"])
+@pytest.mark.parametrize("op", ["max", "average"])
+def test_channels_last_a_tile_holds_neighbouring_channels(op: str, dtype: str) -> None:
+    def planes(kernel: int, channels: int) -> int:
+        problem = resolve(
+            op, (4, 512, 512, channels), dtype, kernel_shape=kernel, channels_last=True
+        )
+        (launch,) = plan(problem).launches
+        assert launch.source == "separable.cu"
+        assert launch.template[-1] == "true"
+        return int(launch.scalars[0]["together"])
+
+    in_a_word = 2 if (op, dtype) == ("max", "float16") else 1
+    assert planes(13, 64) == min(SECTOR_BYTES // np.dtype(dtype).itemsize, in_a_word * 9)
+    assert planes(13, 3) >= 3 // in_a_word * in_a_word
+    assert planes(150, 64) == in_a_word  # a second plane would be more halo than outputs
+
+
 def test_tiles_of_separable_are_those_of_its_source() -> None:
     text = (jit.kernel_folder() / "separable.cu").read_text()
     assert f"constexpr int chunk = {CHUNK};" in text
@@ -455,7 +473,7 @@ def test_a_tile_of_separable_fits_in_shared_memory(kernel_shape: tuple[int, int]
         (launch,) = plan(problem).launches
         tiles = launch.scalars[0]
         assert launch.source == "separable.cu"
-        assert tiles["planes"] * tiles["span"]["divisor"] + CHUNK - 1 <= tiles["columns"] <= PITCH
+        assert tiles["planes"] * tiles["span"] + CHUNK - 1 <= tiles["columns"] <= PITCH
         assert tiles["columns"] % CHUNK == 0
         assert tiles["height"] <= tiles["rows"]
         assert launch.shared == tiles["rows"] * PITCH * (8 if dtype == "float64" else 4)

@@ -110,12 +110,16 @@ class Geometry:
         return self.batch.axis.size * self.channels.axis.size
 
     def with_rows(self) -> Geometry:
-        """Return one axis as two: planes that lie apart evenly are the rows of larger ones."""
-        (inner,), images, rows = self.dims, self.batch, self.channels
+        """Return one axis as two: planes that lie apart evenly are the rows of larger ones.
+
+        Channels last the images are.
+        """
+        (inner,), images, rows, one = self.dims, self.batch, self.channels, Dim(_all(1), 0, 0)
+        if self.channels_last:
+            return replace(self, batch=one, dims=(images, inner))
         if images.joins(rows):
-            rows = Dim(_all(self.planes), rows.step, rows.index_step)
-            images = Dim(_all(1), 0, 0)
-        return replace(self, batch=images, channels=Dim(_all(1), 0, 0), dims=(rows, inner))
+            rows, images = Dim(_all(self.planes), rows.step, rows.index_step), one
+        return replace(self, batch=images, channels=one, dims=(rows, inner))
 
     @cached_property
     def index_type(self) -> str:

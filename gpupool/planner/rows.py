@@ -32,9 +32,9 @@ TILE_REGISTERS = 56
 TILE_OUTPUTS = 32
 """Registers that its outputs may take: more cost compile time and gain little."""
 
-TILE_CODE, MOST_CODE = 630, 770
-"""Instructions up to which a kernel of rows.cu compiles within 100 ms on a slow processor; where
-every tile takes more, those that the smallest one may take."""
+TILE_CODE, MOST_CODE = 660, 770
+"""Instructions of a kernel of rows.cu: up to the first it compiles well within 100 ms on a slow
+processor, up to the second about within."""
 
 FINISH = {"max": 2, "average": 6, "lp": 8}
 """Instructions from a partial result of rows.cu to the stored element, see _finish."""
@@ -87,15 +87,13 @@ class Tile:
             for rows in _row_counts(dims)
             if (tile := cls._of(problem, geometry, alignment, outputs, row, rows, lanes, packed))
         )
-        chosen = min(
-            tiles,
-            key=lambda tile: (
-                max(tile.code(problem, geometry), TILE_CODE),
-                tile.cost(problem, geometry),
-            ),
-            default=None,
-        )
-        return chosen if chosen and chosen.code(problem, geometry) <= MOST_CODE else None
+        short = (tile for tile in tiles if tile.code(problem, geometry) <= MOST_CODE)
+        return min(short, key=lambda tile: tile._weighed_cost(problem, geometry), default=None)
+
+    def _weighed_cost(self, problem: PoolProblem, geometry: Geometry) -> float:
+        """Return the cost, raised where only much better kernels may compile for longer."""
+        longer = max(1.0, self.code(problem, geometry) / TILE_CODE)
+        return self.cost(problem, geometry) * longer**8
 
     @classmethod
     def _of(

@@ -11,6 +11,7 @@ from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import BLOCKS, SHARED_BYTES, THREADS, WARP, Launch
 from gpupool.planner.parameters import (
     accumulator,
+    boolean,
     by_powers,
     divisor,
     divisor_dtype,
@@ -27,6 +28,9 @@ SEPARABLE_TAPS = 25
 MOST_SEPARABLE_TAPS = 2**16
 """Windows up to this many: a float32 sum divided by more is not proved to be rounded right."""
 
+SECTOR_BYTES = 32
+"""Bytes that memory moves at least."""
+
 CHUNK, PITCH = 9, 252
 """Outputs of a row that one lane of separable.cu takes, and columns of its shared memory."""
 
@@ -36,7 +40,9 @@ TILES_DTYPE = np.dtype(
             (name, "i4")
             for name in ("planes", "all_planes", "together", "height", "width", "rows", "columns")
         ),
-        *((name, divisor_dtype("int")) for name in ("down", "across", "span")),
+        *((name, divisor_dtype("int")) for name in ("down", "across")),
+        ("span", "i4"),
+        ("neighbours", divisor_dtype("int")),
     ],
     align=True,
 )
@@ -68,7 +74,7 @@ def launch(problem: PoolProblem, geometry: Geometry, most: float) -> Launch | No
     if len(geometry.dims) == 1:
         geometry = geometry.with_rows()
     axes = [dim.axis for dim in geometry.dims]
-    if problem.indices or problem.channels_last or len(axes) > 2 or geometry.index_type != "int":
+    if problem.indices or len(axes) > 2 or geometry.index_type != "int":
         return None
     if any(a.stride != 1 or a.dilation != 1 or a.kernel > a.size + a.pad_begin for a in axes):
         return None
@@ -85,14 +91,16 @@ def _tiles(problem: PoolProblem, geometry: Geometry) -> _Tiles:
     outer, inner = (dim.axis for dim in geometry.dims)
     twins = problem.reduction == "max" and problem.dtype.itemsize == 2
     usable = PITCH - CHUNK + 1  # the last windows of a row are read with the rest of their chunk
-    across = -(-inner.out // (usable - inner.kernel + 1))
+    # Planes side by side share the padding between them, as far as no window lies in it.
+    shared_padding = min(inner.pad_begin, inner.pad_end, inner.kernel - 1)
+    fitting = (usable - shared_padding) // (inner.out + inner.kernel - 1 - shared_padding)
+    planes, across = _neighbours(problem, inner, usable, twins), 1
+    if fitting >= planes:
+        planes = max(planes, min(fitting, geometry.planes // (BLOCKS << twins)))
+    else:
+        shared_padding = 0
+        across = -(-inner.out // (usable // planes - inner.kernel + 1))
     width = -(-inner.out // across)
-    planes, shared_padding = 1, 0
-    if across == 1:
-        # Planes side by side share the padding between them, as far as no window lies in it.
-        shared_padding = min(inner.pad_begin, inner.pad_end, inner.kernel - 1)
-        fitting = (usable - shared_padding) // (width + inner.kernel - 1 - shared_padding)
-        planes = max(1, min(fitting, geometry.planes // (BLOCKS << twins)))
     span = width + inner.kernel - 1 - shared_padding
     columns = -(-(planes * span + shared_padding + CHUNK - 1) // CHUNK) * CHUNK
     blocks = -(-geometry.planes // (planes << twins)) * across
@@ -102,6 +110,14 @@ def _tiles(problem: PoolProblem, geometry: Geometry) -> _Tiles:
     cost, height = min((_tiled_cost(outer, height, blocks), height) for height in heights)
     rows = min(-(-height // outer.kernel) * outer.kernel, most_rows)
     return _Tiles(planes, planes << twins, height, width, span, rows, columns, cost)
+
+
+def _neighbours(problem: PoolProblem, inner: Axis, usable: int, twins: bool) -> int:
+    """Return the planes of a tile: channels last what a sector of memory holds, up to half halo."""
+    if not problem.channels_last:
+        return 1
+    sector = SECTOR_BYTES // problem.dtype.itemsize >> twins
+    return max(1, min(sector, problem.channels >> twins, usable // (2 * inner.kernel - 1)))
 
 
 def _tiled_cost(outer: Axis, height: int, blocks: int) -> int:
@@ -115,19 +131,23 @@ def _tiled_cost(outer: Axis, height: int, blocks: int) -> int:
 def _tiled_launch(problem: PoolProblem, geometry: Geometry, tiles: _Tiles) -> Launch:
     outer, inner = (dim.axis for dim in geometry.dims)
     down, across = -(-outer.out // tiles.height), -(-inner.out // tiles.width)
-    counts = (
+    neighbours = tiles.planes if problem.channels_last else tiles.span
+    tile = (
         tiles.planes, geometry.planes, tiles.together, tiles.height, tiles.width, tiles.rows,
-        tiles.columns,
+        tiles.columns, divisor(down, "int"), divisor(across, "int"), tiles.span,
+        divisor(neighbours, "int"),
     )  # fmt: skip
-    divisors = (divisor(n, "int") for n in (down, across, tiles.span))
     reduction, width = operator(problem, "int"), str(inner.kernel)
-    known = compiles_in() and not by_powers(problem) and admit(("separable", reduction, width))
+    last = boolean(problem.channels_last)
+    known = (
+        compiles_in() and not by_powers(problem) and admit(("separable", reduction, width, last))
+    )
     return Launch(
         "separable.cu",
         "separable",
-        (reduction, width if known or inner.kernel < CHUNK else "0"),
+        (reduction, width if known or inner.kernel < CHUNK else "0", last),
         ("x", "y"),
-        (np.array((*counts, *divisors), TILES_DTYPE), window_parameters(problem, geometry)),
+        (np.array(tile, TILES_DTYPE), window_parameters(problem, geometry)),
         (-(-geometry.planes // tiles.together) * down * across, 1),
         tiles.rows * PITCH * accumulator(problem).itemsize,
     )
