@@ -34,6 +34,9 @@ LIMITS = {
 }
 """What keeps a case above half of its budget, on its way or issued."""
 
+MULTIPROCESSORS = 132
+"""Of an H200: a launch of fewer blocks lets slots to issue instructions pass on the others."""
+
 REGISTERS, WARPS, SHARED, BLOCKS = 65536, 64, 228 * 1024, 32
 """Limits of one sm_90 multiprocessor."""
 
@@ -102,7 +105,7 @@ def analyse(case: Case) -> dict[str, Any]:
     chosen = plan(case.problem)
     launches = [analyse_launch(chosen, launch) for launch in chosen.launches]
     outputs = case.outputs
-    threads = [prod(launch.grid) * THREADS for launch in chosen.launches]
+    threads = [prod(launch.grid) * launch.block for launch in chosen.launches]
 
     def total(key: str) -> float:
         return float(sum(r[key] * n for r, n in zip(launches, threads, strict=True)) / outputs)
@@ -124,7 +127,7 @@ def analyse(case: Case) -> dict[str, Any]:
         "budget": round(budget, 2),
         "path": round(total("path"), 2),
         "issued": round(issued, 2),
-        "predicted": round(min(1.0, budget / issued), 4),
+        "predicted": round(min(1.0, budget / total("slots")), 4),
         "goal": case.goal_copy,
         "reread": round(reread, 3),
         "doubt": doubt(reread, written),
@@ -148,13 +151,14 @@ def analyse_launch(chosen: Plan, launch: Launch) -> dict[str, Any]:
     built = kernel(launch.source, launch.expression)
     packed = parameters(chosen, launch)
     base = sass.parameter_base(built.binary, built.symbol, len(packed))
-    bank = issue.constant_bank(launch.grid, THREADS, base, packed)
-    counts = issue.count(built.code, bank, issue.sample(launch.grid, THREADS))
+    bank = issue.constant_bank(launch.grid, launch.block, base, packed)
+    counts = issue.count(built.code, bank, issue.sample(launch.grid, launch.block))
     shared = built.shared + launch.shared
     return {
         "kernel": f"{launch.source}: {launch.expression}",
         "grid": list(launch.grid),
         "issued": round(counts.issued, 2),
+        "slots": round(counts.issued * max(1.0, MULTIPROCESSORS / prod(launch.grid)), 2),
         "path": counts.path,
         "assumed": counts.assumed,
         "stored": round(counts.moved("STG"), 4),
@@ -168,7 +172,7 @@ def analyse_launch(chosen: Plan, launch: Launch) -> dict[str, Any]:
         "registers": built.registers,
         "spills": built.spills,
         "shared": shared,
-        "occupancy": occupancy(built.registers, shared),
+        "occupancy": occupancy(built.registers, shared, launch.block),
     }
 
 

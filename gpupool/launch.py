@@ -18,7 +18,7 @@ from gpupool import jit
 from gpupool.arrays import as_bytes, is_aligned, pointer
 from gpupool.device import gpu_reason
 from gpupool.errors import GpupoolError
-from gpupool.planner import THREADS, Launch, Plan, Scalar, plan
+from gpupool.planner import Launch, Plan, Scalar, plan
 from gpupool.problem import (
     Output,
     PoolProblem,
@@ -27,8 +27,6 @@ from gpupool.problem import (
     RoiProblem,
     UnpoolProblem,
 )
-
-BLOCK = (THREADS,)
 
 NULL = np.uintp(0)
 """An operand that is not there. CuPy turns None into an address of all ones (cupy#9046)."""
@@ -149,6 +147,7 @@ class Bound:
             (
                 find(launch),
                 launch.grid,
+                (launch.block,),
                 operator.itemgetter(
                     *(names.index(name) if name in names else absent for name in launch.operands)
                 ),
@@ -163,8 +162,8 @@ class Bound:
         # Sixteen-byte elements, so that any partial result is aligned.
         workspace = self._workspace and self._empty(-(-self._workspace // 16), "complex128")
         pointers = (*arrays, workspace, self._null)
-        for function, grid, chosen, scalars, shared in self._launches:
-            function(grid, BLOCK, (*chosen(pointers), *scalars), shared_mem=shared)
+        for function, grid, block, chosen, scalars, shared in self._launches:
+            function(grid, block, (*chosen(pointers), *scalars), shared_mem=shared)
 
 
 def operands(problem: Problem) -> tuple[str, ...]:

@@ -8,6 +8,7 @@
 //   finish(a, count)          the result, rounded once
 //   careful(traverse, count)  the result where it is not: traverse(op) reduces the window again
 //   padding()                 an element whose lift is start()
+//   flight                    taps that are worth loading at once
 //   rare                      a second look: loops over taps need not be unrolled
 //   merge_pairs(a, b)         two 16-bit elements in a word at once, where pairs is set
 //
@@ -26,7 +27,7 @@ struct NoIndices {
     using Index = long long;
     using Doubt = bool;
     static constexpr bool indices = false, rare = false;
-    static constexpr int flight = 4;  // taps that are worth loading at once
+    static constexpr int flight = 4;
 };
 
 template <class T> struct Max : NoIndices {
@@ -88,11 +89,12 @@ template <class T> struct ScaledSum {
     }
     __device__ Accumulator merge(Accumulator a, Accumulator b) const { return a + b; }
     template <class Count> __device__ double mean(Accumulator a, Count count) const {
-        if (!finite(a)) return a;
         double mean = quotient(a, count);
+        if (!finite(a)) mean = a;
         if constexpr (scale == 1) return mean;
         double greatest = 1.7976931348623157e308 * scale;
-        return (mean > greatest ? greatest : mean < -greatest ? -greatest : mean) / scale;
+        if (finite(a)) mean = mean > greatest ? greatest : mean < -greatest ? -greatest : mean;
+        return mean / scale;
     }
 };
 
@@ -148,7 +150,8 @@ template <class T, class To, class Sum> struct IntegerAverage : NoIndices {
     }
 };
 
-// For any norm calls: the code in every place would take the compiler longer than all the rest.
+// Functions, not inlined: several copies of a pow take the compiler longer than all the rest. The
+// power that every tap takes is inlined all the same, in power<0>.
 template <class V> __device__ __noinline__ V any_power(V m, V exponent) { return pow(m, exponent); }
 template <class V> __device__ __noinline__ V any_root(V total, V exponent, V slip) {
     return any_power(total, exponent) * (1 + slip * log(total));

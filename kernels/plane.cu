@@ -88,7 +88,7 @@ struct Together {
     };
 
     // Merges the units first, first + step, ... below last, a few of them in flight at once; second
-    // looks, which are rare, take them singly.
+    // looks, which are rare, and operators that take taps singly do so.
     template <class Any, class At>
     __device__ void reduce(const Any& op, typename Any::Accumulator& a, Index first, Index last,
                            int step, const T* from, At at) const {
@@ -130,8 +130,8 @@ struct Together {
         return meet(op, accumulator);
     }
 
-    // Short rows are read side by side, 2^log workers each, long ones by all workers in turn; so are
-    // all in a second look.
+    // Short rows are read side by side, 2^log workers each, long ones by all workers in turn; all
+    // of them so in a second look, whose code must be short.
     template <class Any>
     __device__ void whole_rows(const Any& op, typename Any::Accumulator& a, const T* from) const {
         Index width = place.kernel(inner), vectors = width / Load;

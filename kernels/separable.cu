@@ -30,7 +30,7 @@ struct Tiles {
     int columns;                    // of shared memory in use: whole chunks
     Divisor<int> down, across;      // tiles of a plane
     int span;                       // input columns under the tile of one plane
-    Divisor<int> neighbours;        // threads that share a plane or, channels last, a column
+    Divisor<int> neighbours;        // threads of a plane: span; channels last of a column: planes
 };
 
 template <class Op, bool ChannelsLast> struct Tile {

@@ -302,7 +302,7 @@ def test_running_launches_the_plan_on_the_device_of_x(cupy: Any) -> None:
     expression, number, grid, block, arguments, more = run
     assert number == 1
     assert expression == chosen.expression
-    assert (grid, block, more) == (chosen.grid, (THREADS,), {"shared_mem": chosen.shared})
+    assert (grid, block, more) == (chosen.grid, (chosen.block,), {"shared_mem": chosen.shared})
     operands = dict(zip(chosen.operands, arguments, strict=False))
     assert operands["x"] is x
     assert operands["y"] is y

@@ -76,7 +76,18 @@ def test_a_plan_reads_well() -> None:
     source, _, expression = line.strip().partition(": ")
     assert source in ("rows.cu", "window.cu")
     assert expression.startswith(f"{source[:-3]}<Max<Half>, 2, ")
-    assert expression.endswith(f", {THREADS}>>>)")
+    assert expression.endswith(", 64>>>)")
+
+
+def test_few_threads_are_spread_over_more_blocks() -> None:
+    def blocks(batch: int, op: str = "max", **window: int) -> tuple[int, int]:
+        (launch,) = plan(resolve(op, (batch, 2048, 7, 7), "float16", **window)).launches
+        return launch.grid[0], launch.block
+
+    window = {"kernel_shape": 3, "strides": 3}
+    assert blocks(1, "global-average") == (64, 32)
+    assert blocks(64, "global-average") == (64 * 2048 // 256, 256)
+    assert blocks(1, **window)[1] == 64 < blocks(64, **window)[1] == THREADS
 
 
 def test_a_plan_holds_no_array_beyond_its_parameters() -> None:
@@ -392,9 +403,9 @@ def test_plan_asks_for_one_kernel(kernel):
 
 
 def test_plan_gives_rows_also_where_others_are_cheaper():
-    small = {"shape": (1, 1, 64, 64), "dtype": "float16", "kernel_shape": 3}
-    assert gpupool.plan("max", **small).plan.kernel != "rows"
-    assert gpupool.plan("max", **small, kernel="rows").plan.kernel == "rows"
+    large = {"shape": (4, 64, 512, 512), "dtype": "float32", "kernel_shape": 8}
+    assert gpupool.plan("max", **large).plan.kernel == "separable"
+    assert gpupool.plan("max", **large, kernel="rows").plan.kernel == "rows"
 
 
 def test_plan_refuses_a_kernel_that_does_not_serve():

@@ -64,7 +64,7 @@ def _rows_tile(
         if specialisable(problem, geometry)
         else None
     )
-    if tile is None or asked or tile.cost(problem, geometry) < window.cost(geometry):
+    if tile is None or asked or tile.cost(problem, geometry) < window.cost(problem, geometry):
         return tile
     return None
 
@@ -72,7 +72,7 @@ def _rows_tile(
 def _sliding_cost(problem: PoolProblem, geometry: Geometry, alignment: int) -> float:
     """Estimate the instructions of what ``_sliding_launch`` chooses by itself."""
     tile = _rows_tile(problem, geometry, alignment)
-    return tile.cost(problem, geometry) if tile else window.cost(geometry)
+    return tile.cost(problem, geometry) if tile else window.cost(problem, geometry)
 
 
 def _sliding_launch(

@@ -112,7 +112,7 @@ class Geometry:
     def with_rows(self) -> Geometry:
         """Return one axis as two: planes that lie apart evenly are the rows of larger ones.
 
-        Channels last the images are.
+        Channels last images are the rows, for neighbouring channels stay together.
         """
         (inner,), images, rows, one = self.dims, self.batch, self.channels, Dim(_all(1), 0, 0)
         if self.channels_last:

@@ -11,8 +11,8 @@ import numpy as np
 
 from gpupool.problem import Problem
 
-THREADS = 256
-"""Threads of a block, in every kernel."""
+THREADS, FEW_THREADS = 256, 64
+"""Threads of a block, at most, and where larger ones would leave multiprocessors idle."""
 
 WARP = 32
 """Threads that exchange registers, so that they need no shared memory to meet."""
@@ -42,6 +42,17 @@ class Launch:
     scalars: tuple[Scalar, ...]
     grid: tuple[int, int]
     shared: int = 0
+    block: int = THREADS
+
+    @classmethod
+    def over(
+        cls, threads: int, source: str, kernel: str, template: tuple[str, ...],
+        operands: tuple[str, ...], scalars: tuple[Scalar, ...],
+    ) -> Launch:  # fmt: skip
+        """Launch at least so many threads, which share nothing, in blocks that fill the card."""
+        block = THREADS if threads >= BLOCKS * THREADS else FEW_THREADS
+        grid = (-(-threads // block), 1)
+        return cls(source, kernel, template, operands, scalars, grid, block=block)
 
     @property
     def expression(self) -> str:
@@ -49,7 +60,8 @@ class Launch:
         return f"{self.kernel}<{', '.join(self.template)}>"
 
     def __repr__(self) -> str:
-        return f"{self.source}: {self.expression} <<<{self.grid[0]}x{self.grid[1]}, {THREADS}>>>"
+        grid = f"{self.grid[0]}x{self.grid[1]}"
+        return f"{self.source}: {self.expression} <<<{grid}, {self.block}>>>"
 
 
 @dataclass(frozen=True)

@@ -119,10 +119,13 @@ def _staged_outputs(problem: PoolProblem, geometry: Geometry, alignment: int) ->
 
 def _staged_launch(problem: PoolProblem, geometry: Geometry, alignment: int) -> Launch:
     outputs = _staged_outputs(problem, geometry, alignment)
-    template = (operator(problem, "int"), str(outputs), str(THREADS // outputs))
+    workers = THREADS // outputs
+    while outputs > WARP and geometry.outputs < BLOCKS * outputs:
+        outputs //= 2
+    template = (operator(problem, "int"), str(outputs), str(workers))
     bytes_of_planes = outputs * geometry.dims[0].axis.size * problem.dtype.itemsize
     return Launch(
         "plane.cu", "plane_staged", template, ("x", "y", "indices"),
         (window_parameters(problem, geometry),), (-(-geometry.outputs // outputs), 1),
-        bytes_of_planes,
+        bytes_of_planes, outputs * workers,
     )  # fmt: skip

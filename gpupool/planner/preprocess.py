@@ -50,5 +50,4 @@ def launch(problem: PreprocessProblem, strides: tuple[int, ...]) -> Launch:
         "int" if greatest <= INT32_MAX else "long long",
         boolean(problem.planar),
     )
-    grid = (-(-outputs // THREADS), 1)
-    return Launch("preprocess.cu", "preprocess", template, ("x", "y"), (packed,), grid)
+    return Launch.over(outputs, "preprocess.cu", "preprocess", template, ("x", "y"), (packed,))

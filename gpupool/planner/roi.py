@@ -6,7 +6,7 @@ from math import prod
 
 import numpy as np
 
-from gpupool.planner.launches import THREADS, Launch
+from gpupool.planner.launches import Launch
 from gpupool.planner.parameters import boolean
 from gpupool.problem import RoiProblem
 
@@ -38,11 +38,10 @@ def launch(problem: RoiProblem) -> Launch:
         ),
         ROI_DTYPE,
     )  # fmt: skip
-    grid = (-(-outputs // THREADS), 1)
     element = problem.dtype.cuda
     if problem.op == "MaxRoiPool":
-        return Launch("roi.cu", "max_roi_pool", (element,), ("x", "rois", "y"), (packed,), grid)
+        operands = ("x", "rois", "y")
+        return Launch.over(outputs, "roi.cu", "max_roi_pool", (element,), operands, (packed,))
     template = (element, boolean(problem.mode == "max"))
-    return Launch(
-        "roi.cu", "roi_align", template, ("x", "rois", "batch_indices", "y"), (packed,), grid
-    )
+    aligned = ("x", "rois", "batch_indices", "y")
+    return Launch.over(outputs, "roi.cu", "roi_align", template, aligned, (packed,))

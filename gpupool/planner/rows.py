@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpupool.planner.geometry import Dim, Geometry
-from gpupool.planner.launches import BUSY, THREADS, Launch
+from gpupool.planner.launches import BUSY, Launch
 from gpupool.planner.parameters import (
     boolean,
     by_powers,
@@ -42,10 +42,13 @@ FINISH = {"max": 2, "average": 6, "lp": 8}
 BORDERS, BORDER = 100, 12
 """Instructions to average outputs that count fewer taps, and for each of them."""
 
-SLICES, DOUBLES, CUBES = 150, 115, 100
-"""Instructions whose time a third axis, float64 and cubic roots take the compiler."""
+SLICES, CUBES = 120, 100
+"""Instructions whose time a third axis and cubic roots take the compiler."""
 
-SECOND_LOOK = 265
+DOUBLES = {"max": 200, "average": 0, "lp": 200}
+"""The same of float64."""
+
+SECOND_LOOK = {"average": 265, "lp": 300}
 """Instructions of a kernel of rows.cu that look at uncertain results again."""
 
 TILE_ROW = 28
@@ -93,7 +96,7 @@ class Tile:
     def _weighed_cost(self, problem: PoolProblem, geometry: Geometry) -> float:
         """Return the cost, raised where only much better kernels may compile for longer."""
         longer = max(1.0, self.code(problem, geometry) / TILE_CODE)
-        return self.cost(problem, geometry) * longer**8
+        return self.cost(problem, geometry) * longer**5
 
     @classmethod
     def _of(
@@ -155,9 +158,9 @@ class Tile:
         path = self._path(problem, geometry, 1)
         if problem.reduction == "average" and not self.inside:
             path += BORDERS + BORDER * self.outputs * self.lanes
-        path += 0 if _exact(problem) else SECOND_LOOK
+        path += 0 if _exact(problem) else SECOND_LOOK[problem.reduction]
         path += SLICES if len(geometry.dims) > 2 else 0
-        path += DOUBLES if problem.dtype.name == "float64" else 0
+        path += DOUBLES[problem.reduction] if problem.dtype.name == "float64" else 0
         return path + (CUBES if problem.reduction == "lp" and problem.p == 3 else 0)
 
     def _path(self, problem: PoolProblem, geometry: Geometry, slices: int) -> float:
@@ -273,4 +276,4 @@ def launch(problem: PoolProblem, geometry: Geometry, tile: Tile) -> Launch:
     grid["pixel_step"] = problem.channels
     scalars = (grid, window_parameters(problem, geometry))
     operands = ("x", "y", "indices")
-    return Launch("rows.cu", "rows", template, operands, scalars, (-(-threads // THREADS), 1))
+    return Launch.over(threads, "rows.cu", "rows", template, operands, scalars)

@@ -22,7 +22,7 @@ from gpupool.planner.specialised import admit, compiles_in
 from gpupool.problem import PoolProblem
 from gpupool.window import Axis
 
-SEPARABLE_TAPS = 25
+SEPARABLE_TAPS = 9
 """Windows from this many taps, stride 1, may be cheaper by separable.cu."""
 
 MOST_SEPARABLE_TAPS = 2**16
@@ -96,7 +96,7 @@ def _tiles(problem: PoolProblem, geometry: Geometry) -> _Tiles:
     fitting = (usable - shared_padding) // (inner.out + inner.kernel - 1 - shared_padding)
     planes, across = _neighbours(problem, inner, usable, twins), 1
     if fitting >= planes:
-        planes = max(planes, min(fitting, geometry.planes // (BLOCKS << twins)))
+        planes *= max(1, min(fitting, geometry.planes // (BLOCKS << twins)) // planes)
     else:
         shared_padding = 0
         across = -(-inner.out // (usable // planes - inner.kernel + 1))

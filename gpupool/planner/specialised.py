@@ -9,7 +9,7 @@ from gpupool.problem import PoolProblem
 
 SPECIALISED_TAPS, LONG_TAPS = 64, 36
 """Windows up to this many taps may be compiled in, larger ones take the generic tier; the second
-holds where taps are long."""
+holds with Indices and for float64, where a tap takes more instructions."""
 
 SPECIALISATIONS = 256
 """Distinct specialised kernels one process may ask for, past which the generic tier serves."""
@@ -34,17 +34,13 @@ def compiles_in() -> bool:
     return os.environ.get("GPUPOOL_JIT") != "generic"
 
 
-def long_taps(problem: PoolProblem) -> bool:
-    """Whether a tap takes more instructions than elsewhere."""
-    return problem.indices or problem.dtype.itemsize == 8
-
-
 def specialisable(problem: PoolProblem, geometry: Geometry) -> bool:
     """Whether kernel and strides of a window may be compiled in."""
     axes = [dim.axis for dim in geometry.dims]
+    long = problem.indices or problem.dtype.itemsize == 8
     return (
         compiles_in()
         and geometry.index_type == "int"
-        and geometry.taps <= (LONG_TAPS if long_taps(problem) else SPECIALISED_TAPS)
+        and geometry.taps <= (LONG_TAPS if long else SPECIALISED_TAPS)
         and all(a.dilation == 1 and a.stride <= MAX_STRIDE for a in axes)
     )

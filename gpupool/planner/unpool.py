@@ -6,7 +6,7 @@ from math import prod
 
 import numpy as np
 
-from gpupool.planner.launches import THREADS, Launch, Plan
+from gpupool.planner.launches import Launch, Plan
 from gpupool.problem import UnpoolProblem
 from gpupool.validate import INT32_MAX
 
@@ -19,8 +19,7 @@ def plan(problem: UnpoolProblem, strides: tuple[int, ...]) -> Plan:
 
     def launch(name: str, template: tuple[str, ...], operands: tuple[str, ...], threads: int,
                scalars: tuple[np.generic, ...]) -> Launch:  # fmt: skip
-        grid = (-(-threads // THREADS), 1)
-        return Launch("unpool.cu", name, template, operands, scalars, grid)
+        return Launch.over(threads, "unpool.cu", name, template, operands, scalars)
 
     launches = (
         launch("unpool_clear", (element, index), ("y", "workspace"), outputs, sizes[1:]),

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from gpupool.planner.geometry import Geometry
-from gpupool.planner.launches import BUSY, THREADS, Launch
+from gpupool.planner.launches import BUSY, Launch
 from gpupool.planner.parameters import boolean, operator, sizes, window_parameters
-from gpupool.planner.specialised import long_taps
 from gpupool.problem import PoolProblem
 
-UNROLLED_TAPS, LONG_UNROLLED_TAPS = 49, 30
-"""Windows up to this many taps may be compiled in: unrolled, more need too many registers or too
-long a compilation; the second holds with Indices and for float64."""
+UNROLLED_TAPS, FEW_UNROLLED_TAPS = 49, 27
+"""Windows up to this many taps may be compiled in: unrolled, more need too many registers, or more
+than 100 ms to compile. See ``unrolls`` for the second."""
 
 
 def launch(problem: PoolProblem, geometry: Geometry, specialised: bool) -> Launch:
@@ -25,21 +24,19 @@ def launch(problem: PoolProblem, geometry: Geometry, specialised: bool) -> Launc
         sizes([a.stride if specialised else 0 for a in axes]),
         boolean(problem.channels_last),
     )
-    return Launch(
-        "window.cu",
-        "window",
-        template,
-        ("x", "y", "indices"),
-        (window_parameters(problem, geometry),),
-        (-(-geometry.outputs // THREADS), 1),
-    )
+    scalars = (window_parameters(problem, geometry),)
+    operands = ("x", "y", "indices")
+    return Launch.over(geometry.outputs, "window.cu", "window", template, operands, scalars)
 
 
 def unrolls(problem: PoolProblem, geometry: Geometry) -> bool:
-    """Whether few enough taps are to be compiled in."""
-    return geometry.taps <= (LONG_UNROLLED_TAPS if long_taps(problem) else UNROLLED_TAPS)
+    """Whether few enough taps are to be compiled in: fewer Indices, norms of float64 and in 3-D."""
+    axes, norm = len(geometry.dims), problem.reduction == "lp"
+    few = (problem.indices and axes > 1) or (norm and (axes > 2 or problem.dtype.itemsize == 8))
+    return geometry.taps <= (FEW_UNROLLED_TAPS if few else UNROLLED_TAPS)
 
 
-def cost(geometry: Geometry) -> float:
+def cost(problem: PoolProblem, geometry: Geometry) -> float:
     """Estimate the instructions of all threads; a card that is not filled runs them alike."""
-    return max(geometry.outputs, BUSY) * (45 + 7.0 * geometry.taps)
+    root = 150 if problem.reduction == "lp" and problem.dtype.itemsize == 8 else 0
+    return max(geometry.outputs, BUSY) * (75 + root + 8.0 * geometry.taps)
