@@ -222,6 +222,17 @@ template <class Value> __device__ inline bool finite(Value x) {
     return fabs(x) < __int_as_float(0x7f800000);
 }
 
+// The power of two by which a positive x is divided to lie from 2^-52 to 4, and its reciprocal.
+struct Scale {
+    double up, down;
+    __device__ explicit Scale(double x) {
+        const int exponent = most(__double2hiint(x) & 0x7ff00000, 0x00100000);
+        const int reciprocal = most(0x7fe00000 - exponent, 0x00100000);
+        up = __hiloint2double(0x7fe00000 - reciprocal, 0);
+        down = __hiloint2double(reciprocal, 0);
+    }
+};
+
 // A quotient of a sum that is normal, zero, infinite or NaN. By a known divisor: the reciprocal in two
 // parts, of one sign, so that an infinity stays one; the distance of a quotient by so small a number
 // from the middle of two floats is more than what is lost.

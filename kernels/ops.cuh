@@ -8,7 +8,7 @@
 //   finish(a, count)          the result, rounded once
 //   careful(traverse, count)  the result where it is not: traverse(op) reduces the window again
 //   padding()                 an element whose lift is start()
-//   flight                    taps that are worth loading at once
+//   flight                    taps that are worth loading at once; slow: no more than one
 //   rare                      a second look: loops over taps need not be unrolled
 //   merge_pairs(a, b)         two 16-bit elements in a word at once, where pairs is set
 //
@@ -26,7 +26,7 @@ struct Norm {
 struct NoIndices {
     using Index = long long;
     using Doubt = bool;
-    static constexpr bool indices = false, rare = false;
+    static constexpr bool indices = false, rare = false, slow = false;
     static constexpr int flight = 4;
 };
 
@@ -63,7 +63,7 @@ template <class T, class Code, class To> struct ArgMax {
     using Value = typename ::Element<T>::Value;
     using Accumulator = Found<Value, Code>;
     static constexpr bool indices = true, counts = false, exact = true, pairs = false, rare = false;
-    static constexpr int flight = 4;
+    static constexpr bool slow = false;
 
     __device__ explicit ArgMax(const Norm&) {}
     __device__ Accumulator start() const { return {lowest<T>(), 0}; }
@@ -196,23 +196,44 @@ struct Greatest {
     __device__ Accumulator merge(Accumulator a, Accumulator b) const { return maximum(a, b); }
 };
 
-// The sum of powers of taps divided by the greatest: between 1 and their number.
+// The sum of powers of taps divided by a power of two near the greatest.
 template <int P> struct ScaledPowers {
+    using Accumulator = double;
+    static constexpr bool rare = true;
+    Norm norm;
+    Scale scale;
+
+    __device__ ScaledPowers(const Norm& n, double greatest) : norm(n), scale(greatest) {}
+    __device__ Accumulator start() const { return 0; }
+    template <class V, class Code> __device__ Accumulator lift(V v, Code) const {
+        return power<P>(magnitude(widen(v)) * scale.down, norm);
+    }
+    __device__ Accumulator merge(Accumulator a, Accumulator b) const { return a + b; }
+    __device__ double result(Accumulator a) const {
+        double r = root<P>(a, norm);
+        if constexpr (P == 3) {
+            // The last bit of a cubic root must not make the greatest double infinite.
+            double limit = 1.7976931348623157e308 * scale.down;
+            if (r > limit && r < limit * (1 + 4.5e-16)) r = limit;
+        }
+        return r * scale.up;
+    }
+};
+// Of any power by the greatest itself, for 1 is 1 to any power: between 1 and the number of taps.
+template <> struct ScaledPowers<0> {
     using Accumulator = double;
     static constexpr bool rare = true;
     Norm norm;
     double greatest;
 
+    __device__ ScaledPowers(const Norm& n, double g) : norm(n), greatest(g) {}
     __device__ Accumulator start() const { return 0; }
     template <class V, class Code> __device__ Accumulator lift(V v, Code) const {
-        double tap = magnitude(widen(v)) / greatest;
-        if constexpr (P == 0) return any_power(tap, norm.p);
-        else return power<P>(tap, norm);
+        return any_power(magnitude(widen(v)) / greatest, norm.p);
     }
     __device__ Accumulator merge(Accumulator a, Accumulator b) const { return a + b; }
+    // Half of the root twice: the whole may overflow where the product does not.
     __device__ double result(Accumulator a) const {
-        if constexpr (P != 0) return greatest * root<P>(a, norm);
-        // Half of the root twice: the whole may overflow where the product does not.
         double half = any_root(a, norm.exponent / 2, norm.slip / 2);
         return greatest * half * half;
     }
@@ -222,8 +243,8 @@ template <class T, int P, class Sum> struct Lp : NoIndices {
     using Element = T;
     using Out = T;
     using Accumulator = Sum;
-    static constexpr bool counts = false, exact = false, pairs = false;
-    static constexpr int flight = P == 0 ? 1 : 2;
+    static constexpr bool counts = false, exact = false, pairs = false, slow = P == 0;
+    static constexpr int flight = slow || sizeof(T) == sizeof(double) ? 1 : 2;
     Norm norm;
 
     __device__ explicit Lp(const Norm& n) : norm(n) {}
@@ -265,7 +286,7 @@ template <class T, int P, class Sum> struct Lp : NoIndices {
             double greatest = traverse(Greatest{});
             bool scales = greatest > 0 && finite(greatest);
             if (traverse.any(scales)) {
-                const ScaledPowers<P> scaled{norm, greatest};
+                const ScaledPowers<P> scaled(norm, greatest);
                 double sum = traverse(scaled);
                 if (scales) greatest = scaled.result(sum);
             }

@@ -88,11 +88,11 @@ struct Together {
     };
 
     // Merges the units first, first + step, ... below last, a few of them in flight at once; second
-    // looks, which are rare, and operators that take taps singly do so.
+    // looks, which are rare, and slow operators take them singly.
     template <class Any, class At>
     __device__ void reduce(const Any& op, typename Any::Accumulator& a, Index first, Index last,
                            int step, const T* from, At at) const {
-        constexpr int flight = Any::rare || Op::flight == 1 ? 1 : 4;
+        constexpr int flight = Any::rare || Op::slow ? 1 : 4;
 #pragma unroll 1
         for (; flight > 1 && first + (flight - 1) * step < last; first += flight * step) {
             Unit units[flight];

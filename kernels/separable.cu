@@ -169,7 +169,7 @@ template <class Op, bool ChannelsLast> struct Tile {
         if (at.taken && plane < tiles.all_planes && within(position, inner().size)) {
             reduce_column(column(x, plane, position), reduced + j);
         } else {
-#pragma unroll 4
+#pragma unroll 1
             for (int i = 0; i < tiles.rows; ++i) reduced[i * pitch + j] = merged.start();
         }
     }
@@ -217,7 +217,7 @@ template <class Op, bool ChannelsLast> struct Tile {
             if (i < rest) head = merged.merge(head, window[i]);
 #pragma unroll
         for (int i = chunk - 2; i >= 0; --i) window[i] = merged.merge(window[i], window[i + 1]);
-#pragma unroll 4
+#pragma unroll 2
         for (int i = 1; i <= chunks; ++i)
             a = merged.merge(a, __shfl_down_sync(0xffffffff, window[0], i));
         if (rest > 0) a = merged.merge(a, __shfl_down_sync(0xffffffff, head, chunks + 1));

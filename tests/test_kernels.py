@@ -331,6 +331,22 @@ def test_both_tiers_of_window_give_the_same_bits(function):
 # Division
 
 
+@pytest.mark.parametrize("p", [1, 2, 3, 2.5])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_norms_of_one_tap_are_finite_and_right_at_the_ends_of_the_range(p, dtype):
+    info = np.finfo(dtype)
+    ends = [info.max, -info.max, info.tiny, info.smallest_subnormal, np.nextafter(info.max, 0)]
+    x = np.zeros((1, 1, 6, 20), dtype)
+    x[0, 0, 1:, ::4] = ends
+    case = Case("lp_pool", (x,), {"kernel_shape": (1, 3), "p": p})
+    chosen = [Configuration(case, kernel) for kernel in kernels_of("LpPool")]
+    compile_ahead(chosen)
+    for configuration in chosen:
+        results = configuration.run()
+        assert_right(case, results)
+        assert np.isfinite(results[0]).all()
+
+
 QUOTIENTS = """
 #include "element.cuh"
 template <class V>
