@@ -169,7 +169,7 @@ template <class Op, bool ChannelsLast> struct Tile {
         if (at.taken && plane < tiles.all_planes && within(position, inner().size)) {
             reduce_column(column(x, plane, position), reduced + j);
         } else {
-#pragma unroll 1
+#pragma unroll 4
             for (int i = 0; i < tiles.rows; ++i) reduced[i * pitch + j] = merged.start();
         }
     }
