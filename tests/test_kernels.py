@@ -368,9 +368,9 @@ def test_a_quotient_by_few_taps_is_right_with_a_reciprocal_whose_last_bit_is_wro
     """``quotient(a, Few)`` of element.cuh, half of all next to the middle of two floats."""
     rng = np.random.default_rng(0)
     taps = np.r_[1 : 2**12, rng.integers(2**12, 2**16, 4096), 2**16][:, None].astype(dtype)
-    floats = rng.random((1, 50)).astype(dtype) + np.ones((), dtype)
+    floats = rng.random((1, 300)).astype(dtype) + np.ones((), dtype)
     beside = taps * (floats.astype(np.longdouble) + np.finfo(dtype).eps / 2)
-    sums = np.concatenate([np.broadcast_to(floats, (len(taps), 50)), beside], 1).astype(dtype)
+    sums = np.concatenate([np.broadcast_to(floats, (len(taps), 300)), beside], 1).astype(dtype)
     counts = np.broadcast_to(taps, sums.shape).astype(np.float32)
     expression = f"quotients<{cuda}>"
     module = EmulatedModule(QUOTIENTS, include_dir=kernel_folder(), expression=expression)

@@ -34,7 +34,7 @@ TILE_OUTPUTS = 32
 
 TILE_CODE, MOST_CODE = 660, 770
 """Instructions of a kernel of rows.cu: up to the first it compiles well within 100 ms on a slow
-processor, up to the second about within."""
+processor, up to the second in about as much."""
 
 FINISH = {"max": 2, "average": 6, "lp": 8}
 """Instructions from a partial result of rows.cu to the stored element, see _finish."""
