@@ -86,6 +86,15 @@ class Axis:
         beyond = self.size + self.pad_end - self.start(o)
         return max(0, min(self.kernel, -(-beyond // self.dilation)))
 
+    def uncounted(self, padding: bool) -> tuple[int, int]:
+        """Positions under the first window before, and under the last behind, those that count."""
+        begin, end = self.counted_padding(padding)
+        return self.pad_begin - begin, self.start(self.out - 1) + self.extent - self.size - end
+
+    def counted_padding(self, padding: bool) -> tuple[int, int]:
+        """Positions of the padding that an average counts."""
+        return (self.pad_begin, self.pad_end) if padding else (0, 0)
+
     def part(self, first: int, last: int) -> tuple[range, Axis]:
         """Cut outputs ``first .. last - 1`` out: the input positions they need and their own axis.
 

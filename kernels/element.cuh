@@ -173,20 +173,39 @@ __device__ inline float square_root(float x) {
 #endif
 }
 
-// A divisor that the compiler knows, and a number of taps from 1 to Most, no more than 2^16.
+// Divisors. One that the compiler knows:
 template <int N> struct Exactly {
     __device__ constexpr operator int() const { return N; }
 };
-template <int Most = 1 << 16> struct Few {
+// A number of taps from 1 to 2^16:
+struct Few {
     float count, inverse;
     __device__ explicit Few(float taps) : count(taps), inverse(reciprocal(taps)) {}
     __device__ operator int() const { return static_cast<int>(count); }
 };
-// Whether a count is below a bound: no instruction where its type says so.
+// One of a table, with its reciprocal in two parts too. They have one sign, so that an infinity stays
+// one.
+struct alignas(8) Share {
+    float below, rest, inverse, count;
+    __host__ __device__ constexpr explicit Share(int taps = 1)
+        : below(1.0f / taps), rest(0), inverse(1.0f / taps), count(taps) {
+        if (double(below) * taps >= 1) below -= below / (1 << 24);
+        rest = float((1 - double(below) * taps) / taps);
+    }
+};
+// Whether a count is below a bound; no table is that long.
 template <int Bound, class Count> __device__ inline bool fewer_than(Count count) { return count < Bound; }
-template <int Bound, int Most> __device__ inline bool fewer_than(Few<Most> count) {
-    return Most < Bound || static_cast<int>(count) < Bound;
-}
+template <int Bound> __device__ inline bool fewer_than(Share) { return true; }
+
+// The tables: of every number of taps that count along the outer axes of a window and along its rows.
+template <int Above, int Along> struct Shares {
+    Share of[Above + 1][Along + 1];
+    __host__ __device__ constexpr Shares() : of() {
+        for (int a = 1; a <= Above; ++a)
+            for (int b = 1; b <= Along; ++b) of[a][b] = Share(a * b);
+    }
+};
+template <int Above, int Along> __constant__ constexpr Shares<Above, Along> share_table{};
 
 template <class V, class Count> __device__ inline V quotient(V a, Count count) {
     return divide(a, static_cast<V>(count));
@@ -200,15 +219,17 @@ template <class V> __device__ inline V corrected(V a, V divisor, V reciprocal) {
 }
 // A quotient by so few is never nearer than 2^-17 of their distance to the middle of two floats: more
 // than the reciprocal's last bit makes of the correction.
-template <int Most> __device__ inline float quotient(float a, Few<Most> count) {
+template <class Count> __device__ inline float by_inverse(float a, Count count) {
     return corrected(a, count.count, count.inverse);
 }
 // One step of Newton squares the reciprocal's error, 2^-22.
-template <int Most> __device__ inline double quotient(double a, Few<Most> count) {
+template <class Count> __device__ inline double by_inverse(double a, Count count) {
     const double divisor = widen(count.count), inverse = widen(count.inverse);
     const double lost = multiply_add(-divisor, inverse, 1.0);
     return corrected(a, divisor, multiply_add(lost, inverse, inverse));
 }
+template <class V> __device__ inline V quotient(V a, Few count) { return by_inverse(a, count); }
+template <class V> __device__ inline V quotient(V a, Share count) { return by_inverse(a, count); }
 template <class V, int N> __device__ inline V quotient(V a, Exactly<N>) {
     constexpr V inverse = V(1) / V(N);
     if constexpr ((N & (N - 1)) == 0) return multiply(a, inverse);
@@ -233,24 +254,24 @@ struct Scale {
     }
 };
 
-// A quotient of a sum that is normal, zero, infinite or NaN. By a known divisor: the reciprocal in two
-// parts, of one sign, so that an infinity stays one; the distance of a quotient by so small a number
-// from the middle of two floats is more than what is lost.
+// A quotient of a sum that is normal, zero, infinite or NaN. By a reciprocal in two parts: the distance
+// of a quotient by so small a number from the middle of two floats is more than what is lost.
 template <class Count> __device__ inline float normal_quotient(float a, Count count) {
     return divide(a, static_cast<float>(count));
 }
-template <int Most> __device__ inline float normal_quotient(float a, Few<Most> count) {
+__device__ inline float normal_quotient(float a, Few count) {
     float q = multiply(a, count.inverse);
     // The remainder of an infinity is NaN, which loses against any number.
     float remainder = fmaxf(multiply_add(negative(q), count.count, a), -3.402823466e38f);
     return multiply_add(remainder, count.inverse, q);
 }
+__device__ inline float normal_quotient(float a, Share count) {
+    return multiply_add(a, count.below, multiply(a, count.rest));
+}
 template <int N> __device__ inline float normal_quotient(float a, Exactly<N>) {
-    constexpr float nearest = 1.0f / N;
-    if constexpr ((N & (N - 1)) == 0) return multiply(a, nearest);
-    constexpr float below = double(nearest) * N > 1 ? nearest - nearest / (1 << 24) : nearest;
-    constexpr float rest = float((1 - double(below) * N) / N);
-    return multiply_add(a, below, multiply(a, rest));
+    if constexpr ((N & (N - 1)) == 0) return multiply(a, 1.0f / N);
+    constexpr Share share(N);
+    return normal_quotient(a, share);
 }
 
 // Whether v takes the place of best: it is greater, or the first NaN.

@@ -77,17 +77,22 @@ template <class T, class Code, class To> struct ArgMax {
     }
 };
 
-// The sum of all taps: narrower ones in double, doubles divided by 2^64, which no window can overflow.
-template <class T> struct ScaledSum {
+// What second looks have in common: a sum in double.
+struct WideSum {
     using Accumulator = double;
     static constexpr bool rare = true;
-    static constexpr double scale = sizeof(T) < sizeof(double) ? 1 : 1.0 / 18446744073709551616.0;
 
     __device__ Accumulator start() const { return 0; }
+    __device__ Accumulator merge(Accumulator a, Accumulator b) const { return a + b; }
+};
+
+// The sum of all taps: narrower ones in double, doubles divided by 2^64, which no window can overflow.
+template <class T> struct ScaledSum : WideSum {
+    static constexpr double scale = sizeof(T) < sizeof(double) ? 1 : 1.0 / 18446744073709551616.0;
+
     template <class V, class Code> __device__ Accumulator lift(V v, Code) const {
         return widen(v) * scale;
     }
-    __device__ Accumulator merge(Accumulator a, Accumulator b) const { return a + b; }
     template <class Count> __device__ double mean(Accumulator a, Count count) const {
         double mean = quotient(a, count);
         if (!finite(a)) mean = a;
@@ -173,23 +178,16 @@ template <int P, class V> __device__ inline V root(V total, const Norm& norm) {
 }
 
 // The sum of powers of narrower taps, which a double neither overflows nor loses.
-template <int P> struct WidePowers {
-    using Accumulator = double;
-    static constexpr bool rare = true;
+template <int P> struct WidePowers : WideSum {
     Norm norm;
 
-    __device__ Accumulator start() const { return 0; }
+    __device__ explicit WidePowers(const Norm& n) : norm(n) {}
     template <class V, class Code> __device__ Accumulator lift(V v, Code) const {
         return power<P>(magnitude(widen(v)), norm);
     }
-    __device__ Accumulator merge(Accumulator a, Accumulator b) const { return a + b; }
 };
 
-struct Greatest {
-    using Accumulator = double;
-    static constexpr bool rare = true;
-
-    __device__ Accumulator start() const { return 0; }
+struct Greatest : WideSum {
     template <class V, class Code> __device__ Accumulator lift(V v, Code) const {
         return magnitude(widen(v));
     }
@@ -197,18 +195,14 @@ struct Greatest {
 };
 
 // The sum of powers of taps divided by a power of two near the greatest.
-template <int P> struct ScaledPowers {
-    using Accumulator = double;
-    static constexpr bool rare = true;
+template <int P> struct ScaledPowers : WideSum {
     Norm norm;
     Scale scale;
 
     __device__ ScaledPowers(const Norm& n, double greatest) : norm(n), scale(greatest) {}
-    __device__ Accumulator start() const { return 0; }
     template <class V, class Code> __device__ Accumulator lift(V v, Code) const {
         return power<P>(magnitude(widen(v)) * scale.down, norm);
     }
-    __device__ Accumulator merge(Accumulator a, Accumulator b) const { return a + b; }
     __device__ double result(Accumulator a) const {
         double r = root<P>(a, norm);
         if constexpr (P == 3) {
@@ -220,18 +214,14 @@ template <int P> struct ScaledPowers {
     }
 };
 // Of any power by the greatest itself, for 1 is 1 to any power: between 1 and the number of taps.
-template <> struct ScaledPowers<0> {
-    using Accumulator = double;
-    static constexpr bool rare = true;
+template <> struct ScaledPowers<0> : WideSum {
     Norm norm;
     double greatest;
 
     __device__ ScaledPowers(const Norm& n, double g) : norm(n), greatest(g) {}
-    __device__ Accumulator start() const { return 0; }
     template <class V, class Code> __device__ Accumulator lift(V v, Code) const {
         return any_power(magnitude(widen(v)) / greatest, norm.p);
     }
-    __device__ Accumulator merge(Accumulator a, Accumulator b) const { return a + b; }
     // Half of the root twice: the whole may overflow where the product does not.
     __device__ double result(Accumulator a) const {
         double half = any_root(a, norm.exponent / 2, norm.slip / 2);
@@ -280,7 +270,7 @@ template <class T, int P, class Sum> struct Lp : NoIndices {
     template <class Traverse, class Count>
     __device__ Out careful(Traverse& traverse, Count) const {
         if constexpr (P != 0 && sizeof(T) < sizeof(double)) {
-            const WidePowers<P> wide{norm};
+            const WidePowers<P> wide(norm);
             return Round<T>::from(root<P>(traverse(wide), norm));
         } else {
             double greatest = traverse(Greatest{});

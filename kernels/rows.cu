@@ -9,7 +9,7 @@
 // channels last (a vector of channels, one load for each pixel).
 //
 // With Indices a thread keeps the greatest tap of each output and a small code, its place in the
-// window, row by row in the order of taps; positions are made of the codes once, at the end.
+// lines under the tile, row by row in the order of taps; numbers are made of the codes at the end.
 //
 // What the plan proves costs no instruction: of a Row that one thread takes whole the padding is
 // left out, and where all is Inside, neither tiles nor windows over the edge, nothing is tested.
@@ -26,19 +26,23 @@ struct Rows {
     int pixel_step;                            // elements from one pixel to the next, in x and y
 };
 
+// Where in a tile's row windows may count fewer taps for an average.
+enum Partial { nowhere, at_ends, anywhere };
+
 // What lines are made of: taps lifted by the operator, for Indices the values alone.
 template <class Op> struct Lift { using Type = Op; };
 template <class T, class Code, class Index> struct Lift<ArgMax<T, Code, Index>> {
     using Type = Max<T>;
 };
 
-template <class Op, int Axes, class Kernel, class Stride, int Pad, int Row, bool Inside,
+template <class Op, class Kernel, class Stride, int Pad, int Row, bool Inside, Partial Where,
           int Outputs, int Height, int Lanes, bool Packed, int Load, int Store>
 struct Block {
     using T = typename Op::Element;
     using Out = typename Op::Out;
     using Accumulator = typename Op::Accumulator;
     using Taps = typename Lift<Op>::Type;
+    static constexpr int Axes = Kernel::axes;
     static constexpr int Outer = Axes > 1 ? Axes - 2 : 0;
     static constexpr int K = Kernel::at(Axes - 1), S = Stride::at(Axes - 1);
     static constexpr int KR = Axes > 1 ? Kernel::at(Outer) : 1;
@@ -266,35 +270,36 @@ struct Block {
         }
     }
 
-    // With Indices: the greatest tap of every output, and its code, (slice, row, column) of the
-    // window as digits.
+    // With Indices: the greatest tap of every output, and its code, (slice, line, pixel) from where
+    // the tile's windows begin, as digits.
     struct Best {
         typename Element<T>::Value value[Outputs * Lanes];
-        int code[Outputs * Lanes];
+        unsigned code[Outputs * Lanes];
     };
-    static constexpr int digit = 64;
+    static constexpr unsigned digit = 1024;
+    static_assert(Span <= digit, "a pixel is one digit");
 
     // A window begins on its first valid tap, so that all -inf names that one.
     __device__ void start(Best (&best)[Height]) const {
         auto hidden = [](int first) { return Inside || first >= 0 ? 0 : -first; };
 #pragma unroll
         for (int r = 0; r < Height; ++r) {
-            int row = r * SR < KR ? hidden(first_row() + r * SR) : 0;
-            int code = (hidden(first_slice()) * digit + row) * digit;
+            int line = r * SR + (r * SR < KR ? hidden(first_row() + r * SR) : 0);
+            unsigned code = (hidden(first_slice()) * digit + line) * digit;
 #pragma unroll
             for (int b = 0; b < Outputs * Lanes; ++b) {
-                int column = b / Lanes * S;
+                int pixel = b / Lanes * S;
                 best[r].value[b] = lowest<T>();
-                best[r].code[b] = code + (column < Pad ? hidden(first_pixel() + column) : 0);
+                best[r].code[b] = code + pixel + (pixel < Pad ? hidden(first_pixel() + pixel) : 0);
             }
         }
     }
     __device__ void take(Best (&best)[Height], const Line& line, int t, int i) const {
 #pragma unroll
         for (int r = 0; r < Height; ++r)
-            if (0 <= i - r * SR && i - r * SR < KR) take_row(best[r], line, (t * digit + i - r * SR) * digit);
+            if (0 <= i - r * SR && i - r * SR < KR) take_row(best[r], line, (t * digit + i) * digit);
     }
-    __device__ void take_row(Best& best, const Line& line, int code) const {
+    __device__ void take_row(Best& best, const Line& line, unsigned code) const {
 #pragma unroll
         for (int b = 0; b < Outputs * Lanes; ++b) {
 #pragma unroll
@@ -302,7 +307,7 @@ struct Block {
                 auto v = line.at(under(b, j));
                 bool greater = displaces(v, best.value[b]);
                 best.value[b] = greater ? v : best.value[b];
-                best.code[b] = greater ? code + j : best.code[b];
+                best.code[b] = greater ? code + b / Lanes * S + j : best.code[b];
             }
         }
     }
@@ -314,9 +319,19 @@ struct Block {
     }
 
     // A value of 16 bits is read again: a conversion may change the bits of a NaN.
-    __device__ T element(typename Element<T>::Value value, int row, int column, int lane) const {
+    __device__ T element(typename Element<T>::Value value, int offset) const {
         if constexpr (sizeof(T) != 2) return Round<T>::from(value);
-        return x[offset_of(column) + lane + row];
+        return x[offset];
+    }
+
+    // The number of the pixel where the windows of the tile begin, in the padding or not. A plane's
+    // numbers fit an int, and the steps between them are positive.
+    __device__ static unsigned index_step(const Axis<int>& axis) { return axis.index_step; }
+    __device__ long long first_number() const {
+        int number = first_pixel() * static_cast<int>(inner().index_step);
+        if (Axes > 1) number += first_row() * static_cast<int>(outer().index_step);
+        if (Axes > 2) number += first_slice() * static_cast<int>(w.axis[0].index_step);
+        return numbered + number;
     }
 
     // By 16 bytes where they are aligned: the plan speaks for x and y alone.
@@ -339,27 +354,33 @@ struct Block {
     }
 
     __device__ void write_row(const Best& best, int r, Out* y, typename Op::Index* indices) const {
+        using Index = typename Op::Index;
         int left = (outputs() - group * Outputs) * Lanes, first = place(r, 0);
+        const Index start = first_number();
 #pragma unroll
         for (int b = 0; b < Outputs * Lanes; b += width) {
             if (!Inside && b > 0 && b >= left) return;
             int at = first + (Packed ? b : b / Lanes * grid.pixel_step);
             Pack<Out, width> pack;
-            typename Op::Index numbers[width];
+            Index numbers[width];
 #pragma unroll
             for (int i = 0; i < width; ++i) {
-                int code = best.code[b + i], lane = (b + i) % Lanes;
-                int column = first_pixel() + (b + i) / Lanes * S + code % digit;
-                int memory = 0, number = column * static_cast<int>(inner().index_step);
-                auto add = [&](const Axis<int>& axis, int position) {
-                    memory += position * axis.step;
-                    number += position * static_cast<int>(axis.index_step);
+                const int lane = (b + i) % Lanes;
+                unsigned code = best.code[b + i];
+                int offset = offset_of(first_pixel() + code % digit) + lane;
+                Index number = start;
+                if (Lanes > 1) number += (vector * Lanes + lane) * w.index_channel_step;
+                number += Index(code % digit) * index_step(inner());
+                auto add = [&](const Axis<int>& axis, int first) {
+                    code /= digit;
+                    const unsigned tap = Axes > 2 ? code % digit : code;
+                    offset += (first + static_cast<int>(tap)) * axis.step;
+                    number += Index(tap) * index_step(axis);
                 };
-                if constexpr (Axes > 1) add(outer(), first_row() + r * SR + code / digit % digit);
-                if constexpr (Axes > 2) add(w.axis[0], first_slice() + code / digit / digit);
-                pack.element[i] = element(best.value[b + i], memory, column, lane);
-                numbers[i] =
-                    numbered + (Lanes > 1 ? (vector * Lanes + lane) * w.index_channel_step : 0) + number;
+                if constexpr (Axes > 1) add(outer(), first_row());
+                if constexpr (Axes > 2) add(w.axis[0], first_slice());
+                pack.element[i] = element(best.value[b + i], offset);
+                numbers[i] = number;
             }
             *reinterpret_cast<Pack<Out, width>*>(y + at) = pack;
             store_numbers(numbers, indices + at);
@@ -408,18 +429,10 @@ struct Block {
         return least(start + Size, axis.count_end) - most(start, axis.count_begin);
     }
 
-    template <int Size> __device__ static bool counts_all(const Axis<int>& axis, int first) {
-        return (first >= axis.count_begin) & (first + Size <= axis.count_end);
-    }
-
-    // Whether every window of the block counts all of its taps.
-    __device__ bool whole() const {
-        if (Inside) return true;
-        bool all = counts_all<Span>(inner(), first_pixel());
-        if constexpr (Axes > 1)
-            all &= counts_all<(Height - 1) * SR + KR>(outer(), first_row());
-        if constexpr (Axes > 2) all &= counts_all<Kernel::at(0)>(w.axis[0], first_slice());
-        return all;
+    // Whether a window may begin before the positions that count, and end behind them.
+    __device__ static constexpr bool leads(int output) { return output * S < Pad; }
+    __device__ static constexpr bool trails(int output) {
+        return Where == anywhere || (Outputs - 1 - output) * S < Pad;
     }
 
     // Taps that count along the outer axes and along the row; none count as one.
@@ -428,7 +441,14 @@ struct Block {
         return most(count * (Axes > 1 ? counted<KR>(outer(), first_row() + r * SR) : 1), 1);
     }
     __device__ int counted_along(int output) const {
-        return most(counted<K>(inner(), first_pixel() + output * S), 1);
+        const int start = first_pixel() + output * S;
+        const int first = leads(output) ? most(inner().count_begin - start, 0) : 0;
+        const int end = trails(output) ? least(inner().count_end - start, K) : K;
+        return most(end - first, 1);
+    }
+    __device__ static auto divisor(int above, int along) {
+        if constexpr (Where == nowhere) return Exactly<taps>();
+        else return share_table<taps / K, K>.of[above][along];
     }
 
     __device__ int row_number(int r) const {
@@ -535,34 +555,19 @@ struct Block {
             for (int r = 0; r < Height; ++r) reduce_row(columns[r], sums[r]);
             unsigned again = 0;
             if constexpr (!Op::exact) again = doubtful(sums);
-            if (!Op::counts || whole()) {
+            int along[Outputs];
 #pragma unroll
-                for (int r = 0; r < Height; ++r)
-                    if (row_exists(r))
-                        write_sums(sums[r], r, y,
-                                   [&](Accumulator a, int) { return op.finish(a, Exactly<taps>()); });
-            } else {
-                write_counted(sums, y);
+            for (int i = 0; i < Outputs; ++i) along[i] = counted_along(i);
+#pragma unroll
+            for (int r = 0; r < Height; ++r) {
+                const int above = counted_above(r);
+                if (row_exists(r))
+                    write_sums(sums[r], r, y, [&](Accumulator a, int output) {
+                        return op.finish(a, divisor(above, along[output]));
+                    });
             }
             if constexpr (!Op::exact)
                 if (again) redo(y, again);
-        }
-    }
-
-    // At a border rows come one after the other to the place of the first: their code is there once.
-    __device__ void write_counted(Sums (&sums)[Height], Out* y) const {
-        float along[Outputs];
-#pragma unroll
-        for (int i = 0; i < Outputs; ++i) along[i] = counted_along(i);
-#pragma unroll 1
-        for (int r = 0; r < Height; ++r) {
-            const float above = counted_above(r);
-            if (row_exists(r))
-                write_sums(sums[0], r, y, [&](Accumulator a, int output) {
-                    return op.finish(a, Few<taps>(above * along[output]));
-                });
-#pragma unroll
-            for (int i = 1; i < Height; ++i) sums[i - 1] = sums[i];
         }
     }
 
@@ -598,7 +603,7 @@ struct Block {
             if (again % 2 == 0) continue;
             int r = i / in_row, output = i / Lanes % Outputs, lane = i % Lanes;
             const Again traverse{*this, r, output, lane};
-            const Few<taps> count(Op::counts ? counted_above(r) * counted_along(output) : 1);
+            const auto count = divisor(counted_above(r), counted_along(output));
             y[place(r, output) + lane] = op.careful(traverse, count);
         }
     }
@@ -615,16 +620,16 @@ template <class Op, class Kernel> __host__ __device__ constexpr int least_blocks
     return sizeof(typename Op::Element) == 8 ? 2 : 0;
 }
 
-template <class Op, int Axes, class Kernel, class Stride, int Pad, int Row, bool Inside,
+template <class Op, class Kernel, class Stride, int Pad, int Row, bool Inside, Partial Where,
           int Outputs, int Height, int Lanes, bool Packed, int Load, int Store>
 __global__ void __launch_bounds__(256, least_blocks<Op, Kernel>())
 rows(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
      typename Op::Index* __restrict__ indices, const __grid_constant__ Rows grid,
-     const __grid_constant__ Window<Axes, int> w) {
+     const __grid_constant__ Window<Kernel::axes, int> w) {
     int n = blockIdx.x * blockDim.x + threadIdx.x;
     if (n >= grid.threads) return;
     using Tile =
-        Block<Op, Axes, Kernel, Stride, Pad, Row, Inside, Outputs, Height, Lanes, Packed, Load, Store>;
+        Block<Op, Kernel, Stride, Pad, Row, Inside, Where, Outputs, Height, Lanes, Packed, Load, Store>;
     const Tile block(w, grid, x, n);
     if constexpr (Op::indices) {
         typename Tile::Best best[Height];

@@ -277,7 +277,7 @@ template <class Op, bool ChannelsLast> struct Tile {
                 const Accumulator a = from[r * pitch];
                 if constexpr (!Op::exact) doubt = op.doubt(doubt, a);
                 int count = Op::counts ? taps * counted(outer(), top + r) : 1;
-                y[n] = op.finish(a, Few<>(count));
+                y[n] = op.finish(a, Few(count));
             }
         });
         if constexpr (!Op::exact) {
@@ -312,7 +312,7 @@ template <class Op, bool ChannelsLast> struct Tile {
             if (op.certain(from[r * pitch])) continue;
             const Again again{w, plane, top + r - outer().pad_begin, left + c - inner().pad_begin};
             int count = Op::counts ? along * counted(outer(), top + r) : 1;
-            y[n + r * row_step()] = op.careful(again, Few<>(count));
+            y[n + r * row_step()] = op.careful(again, Few(count));
         }
     }
 

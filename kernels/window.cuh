@@ -39,6 +39,7 @@ template <int Axes, class Index> struct Window {
 // Sizes known at compile time, 0 where they are not.
 template <int... N> struct Sizes {
     using Unknown = Sizes<N * 0 ...>;
+    static constexpr int axes = sizeof...(N);
     static constexpr bool known = ((N > 0) && ...);
     static constexpr int product = (1 * ... * N);
     __host__ __device__ static constexpr int at(int i) {

@@ -113,7 +113,8 @@ def test_the_options_are_the_same_for_every_kernel(
 
 NAME = "|".join(re.escape(row.cuda) for row in DTYPES)
 NUMBER = r"(0|-?[1-9]\d{0,9})"
-ARGUMENT = rf"({NAME}|{NUMBER}|int|long long|true|false|Sizes<{NUMBER}(, {NUMBER})*>)"
+WORD = "int|long long|true|false|nowhere|at_ends|anywhere"
+ARGUMENT = rf"({NAME}|{NUMBER}|{WORD}|Sizes<{NUMBER}(, {NUMBER})*>)"
 OPERATOR = rf"(Max|ArgMax|Average|IntegerAverage|Lp)<{ARGUMENT}(, {ARGUMENT})*>"
 EXPRESSION = re.compile(rf"[a-z_]+<({ARGUMENT}|{OPERATOR})(, ({ARGUMENT}|{OPERATOR}))*>")
 

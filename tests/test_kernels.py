@@ -353,7 +353,7 @@ template <class V>
 __global__ void quotients(const V* a, const float* taps, int off, V* y, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;
-    Few<> count(taps[i]);
+    Few count(taps[i]);
     count.inverse = __int_as_float(__float_as_int(count.inverse) + off);
     y[i] = quotient(a[i], count);
 }
@@ -376,6 +376,46 @@ def test_a_quotient_by_few_taps_is_right_with_a_reciprocal_whose_last_bit_is_wro
     module = EmulatedModule(QUOTIENTS, include_dir=kernel_folder(), expression=expression)
     result, n = np.empty_like(sums), sums.size
     arguments = (sums, counts, np.int32(off), result, np.int32(n))
+    module.get_function(expression)((-(-n // 256),), (256,), arguments)
+    np.testing.assert_array_equal(result, sums / taps)
+
+
+SHARES = """
+#include "element.cuh"
+template <class V, bool Normal>
+__global__ void shares(const V* a, const int* above, const int* along, V* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    const Share share = share_table<8, 8>.of[above[i]][along[i]];
+    if constexpr (Normal) y[i] = normal_quotient(a[i], share);
+    else y[i] = quotient(a[i], share);
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("cuda", "normal", "dtype"),
+    [("float", "true", "f4"), ("float", "false", "f4"), ("double", "false", "f8")],
+)
+def test_a_quotient_by_every_share_of_a_table_is_a_division(
+    cuda: str, normal: str, dtype: str
+) -> None:
+    """``share_table`` of element.cuh, half of all next to the middle of two floats."""
+    rng = np.random.default_rng(0)
+    above, along = (axis.ravel()[:, None] for axis in np.mgrid[1:9, 1:9].astype(np.int32))
+    taps = (above * along).astype(dtype)
+    floats = rng.random((1, 2000)).astype(dtype) + np.ones((), dtype)
+    beside = taps * (floats.astype(np.longdouble) + np.finfo(dtype).eps / 2)
+    special = np.array([[0, np.inf, -np.inf, np.nan] if normal == "true" else [0]], dtype)
+    parts = (
+        np.broadcast_to(part, (64, part.shape[1])) for part in (floats, beside, -floats, special)
+    )
+    sums = np.concatenate([*parts], 1).astype(dtype)
+    counts = (np.ascontiguousarray(np.broadcast_to(axis, sums.shape)) for axis in (above, along))
+    expression = f"shares<{cuda}, {normal}>"
+    module = EmulatedModule(SHARES, include_dir=kernel_folder(), expression=expression)
+    result, n = np.empty_like(sums), sums.size
+    arguments = (sums, *counts, result, np.int32(n))
     module.get_function(expression)((-(-n // 256),), (256,), arguments)
     np.testing.assert_array_equal(result, sums / taps)
 

@@ -80,8 +80,8 @@ def window_parameters(problem: PoolProblem, geometry: Geometry) -> Scalar:
     packed["channels"] = divisor(geometry.channels.axis.size, index)
     for row, dim in zip(packed["axis"], geometry.dims, strict=True):
         a = dim.axis
-        begin, end = (-a.pad_begin, a.pad_end) if problem.count_include_pad else (0, 0)
-        fields = (a.size, a.kernel, a.stride, a.dilation, a.pad_begin, begin, a.size + end)
+        begin, end = a.counted_padding(problem.count_include_pad)
+        fields = (a.size, a.kernel, a.stride, a.dilation, a.pad_begin, -begin, a.size + end)
         for name, value in zip(row.dtype.names, fields, strict=False):
             row[name] = value
         row["step"], row["index_step"] = _steps(dim)

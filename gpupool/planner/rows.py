@@ -39,8 +39,9 @@ processor, up to the second in about as much."""
 FINISH = {"max": 2, "average": 6, "lp": 8}
 """Instructions from a partial result of rows.cu to the stored element, see _finish."""
 
-BORDERS, BORDER = 100, 12
-"""Instructions to average outputs that count fewer taps, and for each of them."""
+COUNT, SHARE, DOUBLE_SHARE = 4, 2, 10
+"""Instructions to count the taps of a row or a column of windows, and to look their share up; of
+float64 it is refined."""
 
 SLICES, CUBES = 120, 100
 """Instructions whose time a third axis and cubic roots take the compiler."""
@@ -71,6 +72,7 @@ class Tile:
     pairs: bool  # two 16-bit maxima in a word
     row: int  # pixels of the row where one thread takes it whole, else 0
     inside: bool  # no tile leaves the outputs, no window the input
+    partial: str  # where in its row windows may count fewer taps
 
     @classmethod
     def cheapest(cls, problem: PoolProblem, geometry: Geometry, alignment: int) -> Tile | None:
@@ -118,7 +120,8 @@ class Tile:
         pairs = problem.reduction == "max" and problem.dtype.itemsize == 2 and load % 2 == 0
         divides = inner.axis.out % outputs == 0 and (not outer or outer[-1].axis.out % rows == 0)
         inside = divides and all(dim.inside for dim in geometry.dims)
-        tile = cls(outputs, rows, lanes, packed, load, store, pairs, row, inside)
+        partial = _partial(problem, geometry, outputs)
+        tile = cls(outputs, rows, lanes, packed, load, store, pairs, row, inside, partial)
         return tile if tile.fits(problem, inner.axis) else None
 
     def fits(self, problem: PoolProblem, inner: Axis) -> bool:
@@ -156,8 +159,6 @@ class Tile:
     def code(self, problem: PoolProblem, geometry: Geometry) -> float:
         """Estimate the instructions of the kernel, where slices and rare paths are loops."""
         path = self._path(problem, geometry, 1)
-        if problem.reduction == "average" and not self.inside:
-            path += BORDERS + BORDER * self.outputs * self.lanes
         path += 0 if _exact(problem) else SECOND_LOOK[problem.reduction]
         path += SLICES if len(geometry.dims) > 2 else 0
         path += DOUBLES[problem.reduction] if problem.dtype.name == "float64" else 0
@@ -189,7 +190,18 @@ class Tile:
         else:
             stride = inner.kernel if self.row else inner.stride  # of a whole row nothing is shared
             work += self.rows * self.lanes * _merges(inner.kernel, stride, self.outputs)
+        work += self._counting(problem, outer, inner)
         return TILE_SETUP + work + outputs * (_finish(problem) * lift + 4 / self.store)
+
+    def _counting(self, problem: PoolProblem, outer: Sequence[Axis], inner: Axis) -> int:
+        """Estimate the instructions for what averages are divided by."""
+        if self.partial == "nowhere":
+            return 0
+        ends = 2 * -(-inner.pad_begin // inner.stride)
+        columns = self.outputs if self.partial == "anywhere" else min(self.outputs, ends)
+        counts = columns + (self.rows if outer else 0)
+        share = DOUBLE_SHARE if problem.dtype.name == "float64" else SHARE
+        return COUNT * counts + share * self.rows * (columns + 1)
 
 
 def _merges(kernel: int, stride: int, outputs: int) -> int:
@@ -219,6 +231,16 @@ def _pieces(inner: Axis, packed: bool) -> list[tuple[int, int]]:
     if packed and inner.out <= TILE_ROW and _touches(inner):
         pieces.append((inner.out, inner.size))
     return pieces
+
+
+def _partial(problem: PoolProblem, geometry: Geometry, outputs: int) -> str:
+    """Return where in a tile's row windows may count fewer taps: ``Partial`` in kernels/rows.cu."""
+    lacking = [dim.axis.uncounted(problem.count_include_pad) for dim in geometry.dims]
+    if problem.reduction != "average" or all(max(both) <= 0 for both in lacking):
+        return "nowhere"
+    inner, behind = geometry.dims[-1].axis, lacking[-1][1]
+    ends = inner.out % outputs == 0 and behind <= inner.pad_begin
+    return "at_ends" if behind <= 0 or ends else "anywhere"
 
 
 def _touches(axis: Axis) -> bool:
@@ -262,9 +284,9 @@ def launch(problem: PoolProblem, geometry: Geometry, tile: Tile) -> Launch:
     """Launch as many threads as there are tiles."""
     axes = [dim.axis for dim in geometry.dims]
     template = (
-        operator(problem, "int"), str(len(axes)), sizes([a.kernel for a in axes]),
+        operator(problem, "int"), sizes([a.kernel for a in axes]),
         sizes([a.stride for a in axes]), str(axes[-1].pad_begin), str(tile.row),
-        boolean(tile.inside), str(tile.outputs), str(tile.rows), str(tile.lanes),
+        boolean(tile.inside), tile.partial, str(tile.outputs), str(tile.rows), str(tile.lanes),
         boolean(tile.packed), str(tile.load), str(tile.store),
     )  # fmt: skip
     grid = np.zeros((), rows_dtype())
