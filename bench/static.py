@@ -29,7 +29,6 @@ LEAST = 0.95
 
 LIMITS = {
     "W10": "a column's taps are read twice, every result passes shared memory twice",
-    "W12": "hardly a warp without a border: most take both ways, of which one stays within",
     "W34": "tiles of 48 rows read 31 more, and otherwise as W10",
 }
 """What keeps a case above half of its budget, on its way or issued."""
