@@ -28,8 +28,7 @@ LEAST = 0.95
 """The sample must load so much of the input and store so much of the outputs to be believed."""
 
 LIMITS = {
-    "W10": "a column's taps are read twice, every result passes shared memory twice",
-    "W34": "tiles of 48 rows read 31 more, and otherwise as W10",
+    "W34": "every result passes shared memory twice, tiles of 48 rows read 31 more",
 }
 """What keeps a case above half of its budget, on its way or issued."""
 

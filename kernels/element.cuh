@@ -89,6 +89,15 @@ __device__ inline float narrow(double x) {
 #endif
 }
 
+template <class V> __device__ inline V as(double x) {
+    if constexpr (sizeof(V) == sizeof(double)) return x;
+    else return narrow(x);
+}
+template <class V> __device__ inline V as(float x) {
+    if constexpr (sizeof(V) == sizeof(double)) return widen(x);
+    else return x;
+}
+
 __device__ inline int add(int a, int b) { return a + b; }
 __device__ inline long long add(long long a, long long b) { return a + b; }
 __device__ inline double add(double a, double b) { return a + b; }
@@ -183,12 +192,13 @@ struct Few {
     __device__ explicit Few(float taps) : count(taps), inverse(reciprocal(taps)) {}
     __device__ operator int() const { return static_cast<int>(count); }
 };
-// One of a table, with its reciprocal in two parts too. They have one sign, so that an infinity stays
-// one.
+// One of a table, with its reciprocal as a double, and in two floats of one sign, so that an infinity
+// stays one.
 struct alignas(8) Share {
     float below, rest, inverse, count;
+    double precise;
     __host__ __device__ constexpr explicit Share(int taps = 1)
-        : below(1.0f / taps), rest(0), inverse(1.0f / taps), count(taps) {
+        : below(1.0f / taps), rest(0), inverse(1.0f / taps), count(taps), precise(1.0 / taps) {
         if (double(below) * taps >= 1) below -= below / (1 << 24);
         rest = float((1 - double(below) * taps) / taps);
     }
@@ -217,19 +227,23 @@ template <class V> __device__ inline V corrected(V a, V divisor, V reciprocal) {
     V q = multiply(a, reciprocal);
     return multiply_add(multiply_add(negative(q), divisor, a), reciprocal, q);
 }
+__device__ inline float quotient(float a, Share count) {
+    return corrected(a, count.count, count.inverse);
+}
+__device__ inline double quotient(double a, Share count) {
+    return corrected(a, widen(count.count), count.precise);
+}
 // A quotient by so few is never nearer than 2^-17 of their distance to the middle of two floats: more
 // than the reciprocal's last bit makes of the correction.
-template <class Count> __device__ inline float by_inverse(float a, Count count) {
+__device__ inline float quotient(float a, Few count) {
     return corrected(a, count.count, count.inverse);
 }
 // One step of Newton squares the reciprocal's error, 2^-22.
-template <class Count> __device__ inline double by_inverse(double a, Count count) {
+__device__ inline double quotient(double a, Few count) {
     const double divisor = widen(count.count), inverse = widen(count.inverse);
     const double lost = multiply_add(-divisor, inverse, 1.0);
     return corrected(a, divisor, multiply_add(lost, inverse, inverse));
 }
-template <class V> __device__ inline V quotient(V a, Few count) { return by_inverse(a, count); }
-template <class V> __device__ inline V quotient(V a, Share count) { return by_inverse(a, count); }
 template <class V, int N> __device__ inline V quotient(V a, Exactly<N>) {
     constexpr V inverse = V(1) / V(N);
     if constexpr ((N & (N - 1)) == 0) return multiply(a, inverse);
@@ -238,6 +252,14 @@ template <class V, int N> __device__ inline V quotient(V a, Exactly<N>) {
 
 __device__ inline double magnitude(double x) { return fabs(x); }
 __device__ inline float magnitude(float x) { return __uint_as_float(__float_as_uint(x) & 0x7fffffffu); }
+
+// The natural logarithm of a positive normal number, to some digits.
+__device__ inline float rough_logarithm(float x) { return __logf(x); }
+__device__ inline double rough_logarithm(double x) {
+    const int high = __double2hiint(x);
+    const float mantissa = __int_as_float((high & 0xfffff) << 3 | 0x3f800000);
+    return widen(0.6931472f * (static_cast<float>((high >> 20) - 1023) + __log2f(mantissa)));
+}
 
 template <class Value> __device__ inline bool finite(Value x) {
     return fabs(x) < __int_as_float(0x7f800000);

@@ -8,6 +8,7 @@
 //   finish(a, count)          the result, rounded once
 //   careful(traverse, count)  the result where it is not: traverse(op) reduces the window again
 //   padding()                 an element whose lift is start()
+//   repeats                   merging a tap twice changes nothing, nor does it matter which
 //   flight                    taps that are worth loading at once; slow: no more than one
 //   rare                      a second look: loops over taps need not be unrolled
 //   merge_pairs(a, b)         two 16-bit elements in a word at once, where pairs is set
@@ -26,7 +27,7 @@ struct Norm {
 struct NoIndices {
     using Index = long long;
     using Doubt = bool;
-    static constexpr bool indices = false, rare = false, slow = false;
+    static constexpr bool indices = false, rare = false, slow = false, repeats = false;
     static constexpr int flight = 4;
 };
 
@@ -34,7 +35,7 @@ template <class T> struct Max : NoIndices {
     using Element = T;
     using Out = T;
     using Accumulator = typename ::Element<T>::Value;
-    static constexpr bool counts = false, exact = true;
+    static constexpr bool counts = false, exact = true, repeats = true;
     static constexpr bool pairs = sizeof(T) == 2;  // two elements in a word merge at once
 
     __device__ explicit Max(const Norm&) {}
@@ -63,7 +64,7 @@ template <class T, class Code, class To> struct ArgMax {
     using Value = typename ::Element<T>::Value;
     using Accumulator = Found<Value, Code>;
     static constexpr bool indices = true, counts = false, exact = true, pairs = false, rare = false;
-    static constexpr bool slow = false;
+    static constexpr bool slow = false, repeats = false;
 
     __device__ explicit ArgMax(const Norm&) {}
     __device__ Accumulator start() const { return {lowest<T>(), 0}; }
@@ -77,17 +78,17 @@ template <class T, class Code, class To> struct ArgMax {
     }
 };
 
-// What second looks have in common: a sum in double.
-struct WideSum {
-    using Accumulator = double;
+// What second looks have in common: a sum, mostly in double.
+template <class Sum = double> struct SecondLook {
+    using Accumulator = Sum;
     static constexpr bool rare = true;
 
-    __device__ Accumulator start() const { return 0; }
-    __device__ Accumulator merge(Accumulator a, Accumulator b) const { return a + b; }
+    __device__ Sum start() const { return 0; }
+    __device__ Sum merge(Sum a, Sum b) const { return add(a, b); }
 };
 
 // The sum of all taps: narrower ones in double, doubles divided by 2^64, which no window can overflow.
-template <class T> struct ScaledSum : WideSum {
+template <class T> struct ScaledSum : SecondLook<> {
     static constexpr double scale = sizeof(T) < sizeof(double) ? 1 : 1.0 / 18446744073709551616.0;
 
     template <class V, class Code> __device__ Accumulator lift(V v, Code) const {
@@ -155,11 +156,11 @@ template <class T, class To, class Sum> struct IntegerAverage : NoIndices {
     }
 };
 
-// Functions, not inlined: several copies of a pow take the compiler longer than all the rest. The
-// power that every tap takes is inlined all the same, in power<0>.
+// A function, not inlined: several copies of a pow take the compiler longer than all the rest.
 template <class V> __device__ __noinline__ V any_power(V m, V exponent) { return pow(m, exponent); }
-template <class V> __device__ __noinline__ V any_root(V total, V exponent, V slip) {
-    return any_power(total, exponent) * (1 + slip * log(total));
+// What is lost of the exponent is so little that few digits of the logarithm do.
+template <class V> __device__ inline V any_root(V total, V exponent, V slip) {
+    return any_power(total, exponent) * (1 + slip * rough_logarithm(total));
 }
 
 // P is the norm where it is 1, 2 or 3, and 0 for any other.
@@ -167,7 +168,7 @@ template <int P, class V> __device__ inline V power(V m, const Norm& norm) {
     if constexpr (P == 1) return m;
     else if constexpr (P == 2) return multiply(m, m);
     else if constexpr (P == 3) return multiply(multiply(m, m), m);
-    else return pow(m, static_cast<V>(norm.p));
+    else return any_power(m, static_cast<V>(norm.p));
 }
 
 template <int P, class V> __device__ inline V root(V total, const Norm& norm) {
@@ -178,7 +179,7 @@ template <int P, class V> __device__ inline V root(V total, const Norm& norm) {
 }
 
 // The sum of powers of narrower taps, which a double neither overflows nor loses.
-template <int P> struct WidePowers : WideSum {
+template <int P> struct WidePowers : SecondLook<> {
     Norm norm;
 
     __device__ explicit WidePowers(const Norm& n) : norm(n) {}
@@ -187,45 +188,43 @@ template <int P> struct WidePowers : WideSum {
     }
 };
 
-struct Greatest : WideSum {
-    template <class V, class Code> __device__ Accumulator lift(V v, Code) const {
-        return magnitude(widen(v));
-    }
-    __device__ Accumulator merge(Accumulator a, Accumulator b) const { return maximum(a, b); }
-};
-
-// The sum of powers of taps divided by a power of two near the greatest.
-template <int P> struct ScaledPowers : WideSum {
+// In two passes, so that nothing overflows or is lost: the greatest tap, then the sum of powers of taps
+// divided by a power of two near it; of any power by the greatest itself, for 1 is 1 to any power:
+// between 1 and the number of taps.
+template <int P, class Sum> struct RelativePowers : SecondLook<Sum> {
     Norm norm;
-    Scale scale;
+    Sum up = 1, down = 1;
+    bool sums = false;
 
-    __device__ ScaledPowers(const Norm& n, double greatest) : norm(n), scale(greatest) {}
-    template <class V, class Code> __device__ Accumulator lift(V v, Code) const {
-        return power<P>(magnitude(widen(v)) * scale.down, norm);
+    __device__ explicit RelativePowers(const Norm& n) : norm(n) {}
+    template <class V, class Code> __device__ Sum lift(V v, Code) const {
+        const Sum tap = magnitude(as<Sum>(v));
+        if (!sums) return tap;
+        return power<P>(P == 0 ? divide(tap, up) : multiply(tap, down), norm);
     }
-    __device__ double result(Accumulator a) const {
-        double r = root<P>(a, norm);
+    __device__ Sum merge(Sum a, Sum b) const { return sums ? add(a, b) : maximum(a, b); }
+    // After the first pass: there is a sum unless all is 0, infinite or NaN.
+    __device__ void relate(Sum greatest) {
+        sums = as<double>(greatest) > 0 && finite(greatest);
+        up = greatest;
+        if constexpr (P != 0) {
+            const Scale scale(greatest);
+            up = scale.up, down = scale.down;
+        }
+    }
+    __device__ Sum result(Sum a) const {
+        if constexpr (P == 0 && sizeof(Sum) == sizeof(double)) {
+            // Half of the root twice: the whole may overflow where the product does not.
+            const double half = any_root<double>(a, norm.exponent / 2, norm.slip / 2);
+            return up * half * half;
+        }
+        Sum r = root<P>(a, norm);
         if constexpr (P == 3) {
             // The last bit of a cubic root must not make the greatest double infinite.
-            double limit = 1.7976931348623157e308 * scale.down;
+            const double limit = 1.7976931348623157e308 * down;
             if (r > limit && r < limit * (1 + 4.5e-16)) r = limit;
         }
-        return r * scale.up;
-    }
-};
-// Of any power by the greatest itself, for 1 is 1 to any power: between 1 and the number of taps.
-template <> struct ScaledPowers<0> : WideSum {
-    Norm norm;
-    double greatest;
-
-    __device__ ScaledPowers(const Norm& n, double g) : norm(n), greatest(g) {}
-    template <class V, class Code> __device__ Accumulator lift(V v, Code) const {
-        return any_power(magnitude(widen(v)) / greatest, norm.p);
-    }
-    // Half of the root twice: the whole may overflow where the product does not.
-    __device__ double result(Accumulator a) const {
-        double half = any_root(a, norm.exponent / 2, norm.slip / 2);
-        return greatest * half * half;
+        return multiply(r, up);
     }
 };
 
@@ -241,9 +240,7 @@ template <class T, int P, class Sum> struct Lp : NoIndices {
     __device__ Accumulator start() const { return 0; }
     __device__ T padding() const { return T{}; }
     template <class V, class Code> __device__ Accumulator lift(V v, Code) const {
-        Sum tap;
-        if constexpr (sizeof(Sum) == sizeof(double)) tap = widen(v);
-        else tap = v;
+        const Sum tap = as<Sum>(v);
         return power<P>(P == 2 ? tap : magnitude(tap), norm);  // a square needs no magnitude
     }
     __device__ Accumulator merge(Accumulator a, Accumulator b) const { return add(a, b); }
@@ -265,22 +262,22 @@ template <class T, int P, class Sum> struct Lp : NoIndices {
     template <class Count> __device__ Out finish(Accumulator a, Count) const {
         return Round<T>::from(root<P>(a, norm));
     }
-    // One more look, in double; else two: the greatest tap, which decides when it is 0, infinite or
-    // NaN, and the sum of powers relative to it.
     template <class Traverse, class Count>
     __device__ Out careful(Traverse& traverse, Count) const {
         if constexpr (P != 0 && sizeof(T) < sizeof(double)) {
             const WidePowers<P> wide(norm);
             return Round<T>::from(root<P>(traverse(wide), norm));
         } else {
-            double greatest = traverse(Greatest{});
-            bool scales = greatest > 0 && finite(greatest);
-            if (traverse.any(scales)) {
-                const ScaledPowers<P> scaled(norm, greatest);
-                double sum = traverse(scaled);
-                if (scales) greatest = scaled.result(sum);
+            RelativePowers<P, Sum> look(norm);
+            Sum result = 0;
+#pragma unroll 1
+            for (int pass = 0; pass < 2; ++pass) {
+                const Sum a = traverse(look);
+                if (pass == 0) result = a, look.relate(a);
+                else if (look.sums) result = look.result(a);
+                if (!traverse.any(look.sums)) break;
             }
-            return Round<T>::from(greatest);
+            return Round<T>::from(result);
         }
     }
 };

@@ -222,16 +222,20 @@ struct Block {
         }
     }
 
-    // Hands the input rows of slice t of the window to every output row above them.
+    // Hands the input rows of slice t of the window to every output row above them. For a maximum the
+    // nearest row, which its windows read too, does for one in the padding.
     template <class Seen> __device__ void load_slice(Seen (&found)[Height], const T* from, int t) const {
         constexpr int rows = (Height - 1) * SR + KR;
+        constexpr bool steps = Axes > 1, nearest = steps && !Inside && Op::repeats;
         int row = first_row();
-        if constexpr (Axes > 1) from += row * outer().step;
+        if constexpr (steps && !nearest) from += row * outer().step;
 #pragma unroll
         for (int i = 0; i < rows; ++i, ++row) {
             Line line;
-            load_line(line, from, Axes == 1 || within(row, outer().size));
-            if constexpr (Axes > 1) from += outer().step;
+            const T* at = from;
+            if constexpr (nearest) at += most(least(row, outer().size - 1), 0) * outer().step;
+            load_line(line, at, !steps || nearest || within(row, outer().size));
+            if constexpr (steps && !nearest) from += outer().step;
             take(found, line, t, i);
         }
     }
@@ -414,6 +418,24 @@ struct Block {
         return a;
     }
 
+    // Stride 1: neighbouring outputs read neighbouring pixels, which all windows share.
+    static constexpr bool slides = pairs && S == 1 && Lanes == 1;
+    struct Pairs {
+        unsigned from[Span];  // pixels i and i + 1
+    };
+    __device__ void pair_up(const Line& columns, Pairs& pixels) const {
+#pragma unroll
+        for (int i = 0; i < Span; ++i)
+            pixels.from[i] = columns.pair(under(0, i), under(0, least(i + 1, Span - 1)));
+    }
+    __device__ unsigned reduce_pair(const Pairs& pixels, int b) const {
+        const int next = least(b + 1, Outputs - 1), first = first_tap(next);
+        unsigned a = pixels.from[b + first];
+#pragma unroll
+        for (int j = first + 1; j <= last_tap(b); ++j) a = op.merge_pairs(a, pixels.from[b + j]);
+        return a;
+    }
+
     // Output elements b and the next in a word.
     __device__ unsigned reduce_pair(const Line& columns, int b) const {
         const int next = least(b + 1, Outputs * Lanes - 1), first = first_tap(next);
@@ -480,14 +502,20 @@ struct Block {
 
     __device__ void write_pairs(const Line& columns, int r, Out* y) const {
         unsigned pair = 0;
+        Pairs pixels;
+        if constexpr (slides) pair_up(columns, pixels);
+        auto reduced = [&](int b) {
+            if constexpr (slides) return reduce_pair(pixels, b);
+            else return reduce_pair(columns, b);
+        };
         write_row(r, y, [&](Out* at, int b) {
             if constexpr (width == 1) {
-                if (b % 2 == 0) pair = reduce_pair(columns, b);
+                if (b % 2 == 0) pair = reduced(b);
                 *reinterpret_cast<unsigned short*>(at) = pair >> 16 * (b % 2);
             } else {
                 Vector<width / 2> words;
 #pragma unroll
-                for (int i = 0; i < width; i += 2) words.word[i / 2] = reduce_pair(columns, b + i);
+                for (int i = 0; i < width; i += 2) words.word[i / 2] = reduced(b + i);
                 *reinterpret_cast<Vector<width / 2>*>(at) = words;
             }
         });

@@ -174,7 +174,7 @@ template <class Op, bool ChannelsLast> struct Tile {
         }
     }
 
-    // Width is the window's, or 0 where any is at least a chunk.
+    // Width is the window's, or 0: any of at least a chunk, and for slow operators any.
     template <int Width> __device__ void reduce_rows() const {
         const int begin = threadIdx.x % warp * chunk, width = Width ? Width : inner().kernel;
         const bool here = begin < tiles.columns;
@@ -186,6 +186,7 @@ template <class Op, bool ChannelsLast> struct Tile {
 #pragma unroll
             for (int i = 0; i < chunk; ++i) window[i] = line[i];
             if constexpr (0 < Width && Width < chunk) narrow_windows<Width>(window, line, active);
+            else if (Op::slow && width < chunk) narrow_windows(window, line, width, active);
             else wide_windows(window, line, width, active);
             __syncwarp();
             if (active) {
@@ -205,6 +206,17 @@ template <class Op, bool ChannelsLast> struct Tile {
         for (int i = 0; i < chunk; ++i) {
 #pragma unroll
             for (int t = 1; t < Width; ++t) window[i] = merged.merge(window[i], tap[i + t]);
+        }
+    }
+
+    // The same for any width, with less code, which is few instructions beside a pow for each tap.
+    __device__ void narrow_windows(Accumulator (&window)[chunk], const Accumulator* line, int width,
+                                   bool active) const {
+        if (!active) return;
+#pragma unroll 1
+        for (int t = 1; t < width; ++t) {
+#pragma unroll
+            for (int i = 0; i < chunk; ++i) window[i] = merged.merge(window[i], line[i + t]);
         }
     }
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from contextlib import nullcontext
 from functools import partial
+from itertools import product
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -420,6 +421,23 @@ def test_no_window_costs_more_than_a_kernel_that_grows_no_faster_than_its_logari
     alone = {k: static.analyse(case)["issued"] for k, case in cases.items()}
     assert max(alone[k] / math.log2(k) for k in windows) == alone[3] / math.log2(3), alone
     assert all(chosen[k] <= 1.2 * alone[k] for k in windows), (chosen, alone)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tools")
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "int8"])
+def test_the_chosen_kernel_issues_hardly_more_than_any_other(
+    dtype: str, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The planner compares estimates; these are the counts of what it takes and leaves."""
+    issued: dict[tuple[str, int], dict[str, float]] = {}
+    for kernel in ("auto", "rows", "separable", "specialised"):
+        monkeypatch.setattr(static, "plan", partial(planner.plan.__wrapped__, kernel=kernel))
+        for op, k in product(("max", "average"), (3, 5, 7, 9, 13)):
+            counts = issued.setdefault((op, k), {})
+            counts[kernel] = static.analyse(sliding(op, dtype, layout, k))["issued"]
+    assert not {case: c for case, c in issued.items() if c["auto"] > 1.2 * min(c.values())}
 
 
 def test_every_case_above_half_of_its_budget_says_what_limits_it() -> None:

@@ -46,7 +46,7 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     "rows": ("rows", {"BUSY": 1, "cost": lambda *_: math.inf}),
     "large tiles": (
         "rows",
-        {"BUSY": 1, "TILE_SETUP": 10**4, "cost": lambda *_: math.inf} | NO_BOUND,
+        {"BUSY": 1, "SETUP": 10**4, "cost": lambda *_: math.inf} | NO_BOUND,
     ),
     "plane": ("plane", {}),
     "few workers": ("plane", {"FILL": 1}),

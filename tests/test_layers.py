@@ -34,6 +34,8 @@ ORDER = (
     "planner.parameters",
     "planner.specialised",
     "planner.window",
+    "planner.tile",
+    "planner.tile_cost",
     "planner.rows",
     "planner.separable",
     "planner.plane",

@@ -401,7 +401,7 @@ def test_plan_asks_for_one_kernel(kernel):
 
 
 def test_plan_gives_rows_also_where_others_are_cheaper():
-    large = {"shape": (4, 64, 512, 512), "dtype": "float32", "kernel_shape": 8}
+    large = {"shape": (4, 64, 512, 512), "dtype": "float32", "kernel_shape": 10}
     assert gpupool.plan("max", **large).plan.kernel == "separable"
     assert gpupool.plan("max", **large, kernel="rows").plan.kernel == "rows"
 
@@ -422,10 +422,16 @@ def test_plan_refuses_a_kernel_that_does_not_serve():
 
 def test_norms_by_powers_take_the_generic_tier() -> None:
     """Each tap is a pow there, which unrolled compiles for hundreds of milliseconds."""
-    for p, kernel in ((2, "rows"), (2.5, "window")):
-        assert plan(resolve("lp", (1, 64, 56, 56), "float32", kernel_shape=3, p=p)).kernel == kernel
-    (launch,) = plan(resolve("lp", (1, 64, 56, 56), "float32", kernel_shape=13, p=2.5)).launches
-    assert launch.expression == "separable<Lp<float, 0, float>, 0, false>"
+
+    def expression(p: float, kernel: int, stride: int = 1) -> str:
+        window = {"kernel_shape": kernel, "strides": stride}
+        (launch,) = plan(resolve("lp", (8, 64, 56, 56), "float32", p=p, **window)).launches
+        return launch.expression
+
+    assert expression(2, 3).startswith("rows<Lp<float, 2, float>, Sizes<3, 3>, ")
+    walked = "separable<Lp<float, 0, float>, 0, false>"  # three pows for an output, not ten
+    assert expression(2.5, 3) == expression(2.5, 13) == walked
+    assert expression(2.5, 3, stride=2).startswith("window<Lp<float, 0, float>, 2, int, ")
 
 
 def test_windows_are_walked_along_as_far_as_shared_memory_is_wide() -> None:
@@ -443,9 +449,9 @@ def test_the_walk_is_chosen_where_it_costs_less() -> None:
         return plan(resolve("max", shape, dtype, kernel_shape=kernel, pads=pads)).kernel
 
     large = (4, 64, 512, 512)
-    assert chosen(large, "float32", 7, 3) == chosen(large, "float16", 7) == "rows"
-    assert chosen(large, "float32", 8) == chosen(large, "int8", 8) == "separable"
-    assert chosen(large, "float16", 13) == chosen(large, "float32", 63) == "separable"
+    assert chosen(large, "float32", 9, 4) == chosen(large, "float16", 9) == "rows"
+    assert chosen(large, "float32", 10) == chosen(large, "int8", 10) == "separable"
+    assert chosen(large, "float16", 15) == chosen(large, "float32", 63) == "separable"
     assert chosen((64, 64, 20000), "float32", 243) == "window"  # two outputs for each tile
 
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 from functools import lru_cache
 from math import inf
 
-from gpupool.planner import plane, preprocess, roi, rows, separable, unpool, window
+from gpupool.planner import plane, preprocess, roi, rows, separable, tile_cost, unpool, window
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import THREADS, Launch, Plan, Scalar, contiguous
 from gpupool.planner.parameters import by_powers
 from gpupool.planner.specialised import admit, specialisable
+from gpupool.planner.tile import Tile
 from gpupool.problem import PoolProblem, PreprocessProblem, Problem, RoiProblem, UnpoolProblem
 
 __all__ = ["KERNELS", "THREADS", "Launch", "Plan", "Scalar", "contiguous", "plan"]
@@ -57,22 +58,21 @@ def plan(
 
 def _rows_tile(
     problem: PoolProblem, geometry: Geometry, alignment: int, asked: bool = False
-) -> rows.Tile | None:
+) -> Tile | None:
     """Return the tile of rows.cu that costs least; unless ``asked`` for, where it is worth it."""
-    tile = (
-        rows.Tile.cheapest(problem, geometry, alignment)
-        if specialisable(problem, geometry)
-        else None
-    )
-    if tile is None or asked or tile.cost(problem, geometry) < window.cost(problem, geometry):
+    if not specialisable(geometry):
+        return None
+    tile = rows.cheapest(problem, geometry, alignment)
+    if tile is None or asked:
         return tile
-    return None
+    cheaper = tile_cost.total(problem, geometry, tile) < window.cost(problem, geometry)
+    return tile if cheaper else None
 
 
 def _sliding_cost(problem: PoolProblem, geometry: Geometry, alignment: int) -> float:
     """Estimate the instructions of what ``_sliding_launch`` chooses by itself."""
     tile = _rows_tile(problem, geometry, alignment)
-    return tile.cost(problem, geometry) if tile else window.cost(problem, geometry)
+    return tile_cost.total(problem, geometry, tile) if tile else window.cost(problem, geometry)
 
 
 def _sliding_launch(
@@ -82,7 +82,7 @@ def _sliding_launch(
     generic = window.launch(problem, geometry, specialised=False)
     if kernel == "window" or (kernel == "auto" and by_powers(problem)):
         return generic
-    if not specialisable(problem, geometry):
+    if not specialisable(geometry):
         return generic
     tile = None
     if kernel != "specialised":

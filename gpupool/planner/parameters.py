@@ -17,6 +17,9 @@ from gpupool.problem import SMALL_P, PoolProblem
 from gpupool.validate import INT32_MAX
 from gpupool.window import taps_of
 
+POW, DOUBLE_POW = 85, 230
+"""Instructions of a pow of CUDA's library, called."""
+
 
 def divisor_dtype(index: str) -> np.dtype[Any]:
     """Return the NumPy mirror of ``Divisor<index>``."""
@@ -147,6 +150,13 @@ def _wide(problem: PoolProblem) -> bool:
 def by_powers(problem: PoolProblem) -> bool:
     """Whether every tap is a pow, which unrolled spills and compiles for seconds."""
     return problem.reduction == "lp" and not _exponent(problem)
+
+
+def power_cost(problem: PoolProblem) -> int:
+    """Return the instructions of a pow, which every tap and every root of most norms is."""
+    if not by_powers(problem):
+        return 0
+    return DOUBLE_POW if _sum_dtype(problem) == np.float64 else POW
 
 
 def _exponent(problem: PoolProblem) -> int:

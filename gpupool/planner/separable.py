@@ -16,6 +16,7 @@ from gpupool.planner.parameters import (
     divisor,
     divisor_dtype,
     operator,
+    power_cost,
     window_parameters,
 )
 from gpupool.planner.specialised import admit, compiles_in
@@ -27,6 +28,9 @@ SEPARABLE_TAPS = 9
 
 MOST_SEPARABLE_TAPS = 2**16
 """Windows up to this many: a float32 sum divided by more is not proved to be rounded right."""
+
+READ, STORE = 8, {"max": 11, "average": 24, "lp": 20}
+"""Instructions to read a tap and merge it, and from a partial result to its store."""
 
 SECTOR_BYTES = 32
 """Bytes that memory moves at least."""
@@ -107,7 +111,11 @@ def _tiles(problem: PoolProblem, geometry: Geometry) -> _Tiles:
     most_rows = SHARED_BYTES // (PITCH * accumulator(problem).itemsize)
     highest = min(outer.out, most_rows)
     heights = {highest, *range(outer.kernel, highest, outer.kernel)}
-    cost, height = min((_tiled_cost(outer, height, blocks), height) for height in heights)
+    lanes, power = -(-columns // WARP) * WARP, power_cost(problem)
+    each = READ + power, STORE[problem.reduction] + power
+    cost, height = min(
+        (_tiled_cost(outer, height, blocks, lanes, *each), height) for height in heights
+    )
     rows = min(-(-height // outer.kernel) * outer.kernel, most_rows)
     return _Tiles(planes, planes << twins, height, width, span, rows, columns, cost)
 
@@ -120,12 +128,15 @@ def _neighbours(problem: PoolProblem, inner: Axis, usable: int, twins: bool) -> 
     return max(1, min(sector, problem.channels >> twins, usable // (2 * inner.kernel - 1)))
 
 
-def _tiled_cost(outer: Axis, height: int, blocks: int) -> int:
-    """Estimate the instructions of all threads: setup, columns, stores and rows of a tile."""
+def _tiled_cost(
+    outer: Axis, height: int, blocks: int, lanes: int, read: int, store: int
+) -> int:  # fmt: skip
+    """Estimate the instructions of all blocks: setup and rows of a tile, columns and stores."""
     runs = -(-height // outer.kernel)
     reads = runs * outer.kernel + height - runs
-    each = 150 + 60 * runs + 8 * reads + 11 * height + 110 * -(-height * WARP // THREADS)
-    return max(-(-outer.out // height) * blocks, BLOCKS) * each * THREADS
+    each = THREADS * (150 + 110 * -(-height * WARP // THREADS))
+    each += lanes * (60 * runs + read * reads + store * height)
+    return max(-(-outer.out // height) * blocks, BLOCKS) * each
 
 
 def _tiled_launch(problem: PoolProblem, geometry: Geometry, tiles: _Tiles) -> Launch:
@@ -139,13 +150,13 @@ def _tiled_launch(problem: PoolProblem, geometry: Geometry, tiles: _Tiles) -> La
     )  # fmt: skip
     reduction, width = operator(problem, "int"), str(inner.kernel)
     last = boolean(problem.channels_last)
-    known = (
-        compiles_in() and not by_powers(problem) and admit(("separable", reduction, width, last))
+    known = not by_powers(problem) and (
+        inner.kernel < CHUNK or (compiles_in() and admit(("separable", reduction, width, last)))
     )
     return Launch(
         "separable.cu",
         "separable",
-        (reduction, width if known or inner.kernel < CHUNK else "0", last),
+        (reduction, width if known else "0", last),
         ("x", "y"),
         (np.array(tile, TILES_DTYPE), window_parameters(problem, geometry)),
         (-(-geometry.planes // tiles.together) * down * across, 1),

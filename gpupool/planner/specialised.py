@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 
 from gpupool.planner.geometry import Geometry
-from gpupool.problem import PoolProblem
 
-SPECIALISED_TAPS, LONG_TAPS = 64, 36
-"""Windows up to this many taps may be compiled in, larger ones take the generic tier; the second
-holds with Indices and for float64, where a tap takes more instructions."""
+SPECIALISED_TAPS = 256
+"""Windows up to this many taps may be compiled in, larger ones take the generic tier."""
 
 SPECIALISATIONS = 256
 """Distinct specialised kernels one process may ask for, past which the generic tier serves."""
@@ -34,13 +32,12 @@ def compiles_in() -> bool:
     return os.environ.get("GPUPOOL_JIT") != "generic"
 
 
-def specialisable(problem: PoolProblem, geometry: Geometry) -> bool:
+def specialisable(geometry: Geometry) -> bool:
     """Whether kernel and strides of a window may be compiled in."""
     axes = [dim.axis for dim in geometry.dims]
-    long = problem.indices or problem.dtype.itemsize == 8
     return (
         compiles_in()
         and geometry.index_type == "int"
-        and geometry.taps <= (LONG_TAPS if long else SPECIALISED_TAPS)
+        and geometry.taps <= SPECIALISED_TAPS
         and all(a.dilation == 1 and a.stride <= MAX_STRIDE for a in axes)
     )

@@ -1,0 +1,95 @@
+"""The tile of outputs that one thread of rows.cu takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from gpupool.planner.geometry import Geometry
+from gpupool.planner.parameters import vector_width
+from gpupool.problem import PoolProblem
+from gpupool.window import Axis
+
+TILE_REGISTERS = 56
+"""Registers that the input of one thread of rows.cu may take."""
+
+TILE_OUTPUTS = 32
+"""Registers that its outputs may take: more cost compile time and gain little."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """The block of outputs of one thread of rows.cu, and the widths of its loads and stores."""
+
+    outputs: int
+    rows: int
+    lanes: int
+    packed: bool
+    load: int
+    store: int
+    pairs: bool  # two 16-bit maxima in a word
+    row: int  # pixels of the row where one thread takes it whole, else 0
+    inside: bool  # no tile leaves the outputs, no window the input
+    partial: str  # where in its row windows may count fewer taps
+
+    @classmethod
+    def of(
+        cls, problem: PoolProblem, geometry: Geometry, alignment: int,
+        outputs: int, row: int, rows: int, lanes: int, packed: bool,
+    ) -> Tile | None:  # fmt: skip
+        """Return the tile with the widest vectors that fit, or None where nothing does."""
+        *outer, inner = geometry.dims
+        body = 0 if row else outputs * inner.axis.stride * lanes if packed else lanes
+        steps = [dim.step for dim in (geometry.batch, geometry.channels, *outer)]
+        if problem.channels_last:
+            steps = [steps[0], *steps[2:]]
+        unit = outputs * lanes if packed else lanes
+        width = inner.axis.size * lanes if packed else inner.step
+        pitch = inner.axis.out * lanes if packed else inner.step
+        load = vector_width(alignment, problem.dtype, body, width, *steps)
+        store = vector_width(alignment, problem.out_dtype, unit, pitch)
+        if not packed and min(load, store) < lanes:
+            return None
+        pairs = problem.reduction == "max" and problem.dtype.itemsize == 2 and load % 2 == 0
+        divides = inner.axis.out % outputs == 0 and (not outer or outer[-1].axis.out % rows == 0)
+        inside = divides and all(dim.inside for dim in geometry.dims)
+        partial = _partial(problem, geometry, outputs)
+        tile = cls(outputs, rows, lanes, packed, load, store, pairs, row, inside, partial)
+        return tile if tile._fits(problem, inner.axis) else None
+
+    def _fits(self, problem: PoolProblem, inner: Axis) -> bool:
+        """Whether registers hold the tile."""
+        each = 0.5 if self.pairs else max(1, problem.dtype.itemsize // 4)
+        line = self._span(inner) * self.lanes * each
+        outputs = self.outputs * self.rows * self.lanes * each
+        if problem.indices:
+            return line + 2 * outputs <= TILE_REGISTERS
+        return (self.rows + 1) * line <= TILE_REGISTERS and outputs <= TILE_OUTPUTS
+
+    def _span(self, inner: Axis) -> int:
+        """Pixels of a row that a thread holds."""
+        span = (self.outputs - 1) * inner.stride + inner.kernel
+        return min(self.row, span - inner.pad_begin) if self.row else span
+
+    def threads(self, geometry: Geometry) -> int:
+        """Threads that cover every output."""
+        return geometry.outputs // self._unit(geometry) * prod(self.groups(geometry))
+
+    def _unit(self, geometry: Geometry) -> int:
+        lanes = self.lanes if geometry.channels_last else 1
+        return lanes * prod(dim.axis.out for dim in geometry.dims[-2:])
+
+    def groups(self, geometry: Geometry) -> tuple[int, int]:
+        """Column groups of a row, and row groups of a plane."""
+        rows = geometry.dims[-2].axis.out if len(geometry.dims) > 1 else 1
+        return -(-geometry.dims[-1].axis.out // self.outputs), -(-rows // self.rows)
+
+
+def _partial(problem: PoolProblem, geometry: Geometry, outputs: int) -> str:
+    """Return where in a tile's row windows may count fewer taps: ``Partial`` in kernels/rows.cu."""
+    lacking = [dim.axis.uncounted(problem.count_include_pad) for dim in geometry.dims]
+    if problem.reduction != "average" or all(max(both) <= 0 for both in lacking):
+        return "nowhere"
+    inner, behind = geometry.dims[-1].axis, lacking[-1][1]
+    ends = inner.out % outputs == 0 and behind <= inner.pad_begin
+    return "at_ends" if behind <= 0 or ends else "anywhere"

@@ -1,0 +1,193 @@
+"""What a tile of rows.cu costs: how often it does what, times the instructions that takes.
+
+The numbers are fitted to counts of sm_90 machine code over 520 random tiles, which they meet
+within a tenth, and to the time that NVRTC took for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpupool.planner.geometry import Geometry
+from gpupool.planner.launches import BUSY
+from gpupool.planner.tile import Tile
+from gpupool.problem import PoolProblem
+from gpupool.window import Axis
+
+SETUP, SLICED = 40, 70
+"""Instructions that a thread spends before its first load, and those for a third axis."""
+
+LINE, LOAD, FAR_LOAD, CONVERT = 2.7, 2.0, 3.2, 0.9
+"""Of each row of the input, load, load of a pixel that is no neighbour, and element widened."""
+
+FILL, WHOLE_FILL = 1.6, 0.7
+"""Of each word that a load may leave out, alone or with the rest of a whole row; maxima read
+another row instead."""
+
+MERGE, PAIR, DOUBLE_MAXIMUM, INTEGER_SUM = 0.9, 0.6, 3.3, 0.4
+"""To merge two partial results, or pairs of 16-bit maxima, doubles, sums of integers."""
+
+POWER = {1: 0.5, 2: 0.5, 3: 2.5}
+"""To raise a tap to a power p."""
+
+ROOT, DOUBLE_ROOT = {1: 4, 2: 9, 3: 15}, {1: 4, 2: 23, 3: 15}
+"""From a sum of powers to the element."""
+
+AVERAGE, INTEGER_AVERAGE, MAXIMUM, NARROW_MAXIMUM = 4, 9, 1, 6
+"""From another partial result to the element: narrow ones have 16 bits that are no pair."""
+
+TAP, DOUBLE_TAP, NUMBER, NARROW_NUMBER = 4.2, 5.8, 8, 14
+"""With Indices: to compare a tap, and from a place to a number, of 16 bits with another load."""
+
+STORE = 2.9
+"""Of each store."""
+
+COUNT, SHARE, DOUBLE_SHARE = 2, 1, 3
+"""To count the taps of a row or a column of windows, and to look their share up."""
+
+SECOND_LOOK, DOUBLE_LOOK, DOUBLE_CUBES = {"average": 270, "lp": 230}, 80, 100
+"""Instructions that take as long to compile as another look at uncertain results, what it takes
+more for norms of float64, and for their cubic roots."""
+
+PARTIAL = 60
+"""The same of windows that count fewer taps."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One row of the input under a tile: ``Line`` and its loads in kernels/rows.cu."""
+
+    elements: int
+    loads: int
+    words: int
+
+    @classmethod
+    def of(cls, tile: Tile, inner: Axis, itemsize: int) -> Line:
+        """Count the elements, loads and words of a halo, the body, and a halo behind it."""
+        span = (tile.outputs - 1) * inner.stride + inner.kernel
+        if not tile.packed:
+            parts = [(tile.lanes, tile.lanes)] * span
+        else:
+            body = min(tile.row or tile.outputs * inner.stride, span - inner.pad_begin)
+            before, behind = inner.pad_begin, span - inner.pad_begin - body
+            halos = [] if tile.row else [_halo(tile, pixels) for pixels in (before, behind)]
+            parts = [(body * tile.lanes, tile.load), *halos]
+        loads = [-(-elements // width) for elements, width in parts]
+        words = (
+            count * max(1, width * itemsize // 4)
+            for count, (_, width) in zip(loads, parts, strict=True)
+        )
+        return cls(sum(elements for elements, _ in parts), sum(loads), sum(words))
+
+
+def _halo(tile: Tile, pixels: int) -> tuple[int, int]:
+    """Return the elements that are loaded for so many pixels, and the width of a load."""
+    width = 1
+    while width < min(tile.load, pixels):
+        width *= 2
+    elements = -(-pixels // width) * width if tile.lanes == 1 else pixels * tile.lanes
+    width = tile.load
+    while elements % width:
+        width //= 2
+    return elements, width
+
+
+def total(problem: PoolProblem, geometry: Geometry, tile: Tile) -> float:
+    """Estimate the instructions of all threads; a card that is not filled runs them alike."""
+    slices = geometry.dims[0].axis.kernel if len(geometry.dims) > 2 else 1
+    return max(tile.threads(geometry), BUSY) * path(problem, geometry, tile, slices)
+
+
+def path(problem: PoolProblem, geometry: Geometry, tile: Tile, slices: int) -> float:
+    """Estimate the instructions of one thread that takes so many slices of a window."""
+    *outer, inner = (dim.axis for dim in geometry.dims)
+    line = Line.of(tile, inner, problem.dtype.itemsize)
+    rows = outer[-1] if outer else Axis(1, 1, 1, 1, 0, 0, 1)
+    results = tile.rows * tile.outputs * tile.lanes
+    lift = POWER[int(problem.p)] if problem.reduction == "lp" else 0.0
+    lift += CONVERT if problem.dtype.itemsize < 4 and not tile.pairs else 0.0
+    each = LINE + (LOAD if tile.packed else FAR_LOAD) * line.loads + lift * line.elements
+    each += _fill(problem, tile) * line.words
+    count: float = SETUP + (SLICED if len(outer) > 1 else 0)
+    count += each * slices * ((tile.rows - 1) * rows.stride + rows.kernel)
+    count += STORE * results / (tile.store if tile.packed else tile.lanes)
+    if problem.indices:
+        taps = slices * rows.kernel * inner.kernel
+        return count + results * (_tap(problem) * taps + _finish(problem, tile))
+    cells = line.elements / 2 if tile.pairs else line.elements
+    if len(outer) > 1:
+        merges = cells * tile.rows * (slices * rows.kernel - 1)
+    else:
+        merges = cells * _merges(rows.kernel, rows.stride, tile.rows)
+    if tile.pairs:
+        merges += results / 2 * (inner.kernel - 1)
+    else:
+        stride = inner.kernel if tile.row else inner.stride  # of a whole row nothing is shared
+        merges += tile.rows * tile.lanes * _merges(inner.kernel, stride, tile.outputs)
+    count += merges * _merge(problem, tile) + results * _finish(problem, tile)
+    return count + _counting(problem, tile, outer, inner)
+
+
+def code(problem: PoolProblem, geometry: Geometry, tile: Tile) -> float:
+    """Estimate the instructions that take as long to compile as the kernel: slices are a loop."""
+    count = path(problem, geometry, tile, 1) + (0 if tile.partial == "nowhere" else PARTIAL)
+    if _exact(problem):
+        return count
+    count += SECOND_LOOK[problem.reduction]
+    if problem.reduction == "lp" and problem.dtype.name == "float64":
+        count += DOUBLE_LOOK + (DOUBLE_CUBES if problem.p == 3 else 0)
+    return count
+
+
+def _exact(problem: PoolProblem) -> bool:
+    """Whether no result is looked at again: the operators' ``exact`` in kernels/ops.cuh."""
+    narrow = problem.dtype.name in ("float16", "int8", "uint8")
+    return problem.reduction == "max" or (problem.reduction == "average" and narrow)
+
+
+def _fill(problem: PoolProblem, tile: Tile) -> float:
+    if tile.inside:
+        return 0.0
+    if not tile.row:
+        return FILL
+    return 0.0 if problem.reduction == "max" and not problem.indices else WHOLE_FILL
+
+
+def _merges(kernel: int, stride: int, outputs: int) -> int:
+    """Return the merges along an axis for neighbouring outputs, two of which share taps."""
+    alone, pair = kernel - 1, kernel + stride - 1
+    return outputs // 2 * min(2 * alone, pair) + outputs % 2 * alone
+
+
+def _merge(problem: PoolProblem, tile: Tile) -> float:
+    if problem.reduction == "max":
+        double = problem.dtype.name == "float64"
+        return PAIR if tile.pairs else DOUBLE_MAXIMUM if double else MERGE
+    return MERGE if problem.dtype.is_float else INTEGER_SUM
+
+
+def _tap(problem: PoolProblem) -> float:
+    return DOUBLE_TAP if problem.dtype.name == "float64" else TAP
+
+
+def _finish(problem: PoolProblem, tile: Tile) -> float:
+    narrow = problem.dtype.itemsize == 2
+    if problem.indices:
+        return NARROW_NUMBER if narrow else NUMBER
+    if problem.reduction == "lp":
+        return (DOUBLE_ROOT if problem.dtype.name == "float64" else ROOT)[int(problem.p)]
+    if problem.reduction == "average":
+        return AVERAGE if problem.dtype.is_float else INTEGER_AVERAGE
+    return NARROW_MAXIMUM if narrow and not tile.pairs else MAXIMUM
+
+
+def _counting(problem: PoolProblem, tile: Tile, outer: Sequence[Axis], inner: Axis) -> int:
+    """Estimate the instructions for what averages are divided by."""
+    if tile.partial == "nowhere":
+        return 0
+    ends = 2 * -(-inner.pad_begin // inner.stride)
+    columns = tile.outputs if tile.partial == "anywhere" else min(tile.outputs, ends)
+    counts = columns + (tile.rows if outer else 0)
+    share = DOUBLE_SHARE if problem.dtype.name == "float64" else SHARE
+    return COUNT * counts + share * tile.rows * (columns + 1)
