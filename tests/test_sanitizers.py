@@ -273,6 +273,10 @@ BUGS = {
     ),
     "rows past the plane": Planted(
         "rows.cu", "within(row, outer().size)", "row >= 0", OUTSIDE,
+        pool(1, 1, 9, 9, pads=1, return_indices=True), "rows",
+    ),
+    "nearest rows past the plane": Planted(
+        "rows.cu", "most(least(row, outer().size - 1), 0)", "most(row, 0)", OUTSIDE,
         pool(1, 1, 9, 9, pads=1), "rows",
     ),
     "no barrier between columns and rows": Planted(

@@ -50,8 +50,9 @@ SECOND_LOOK, DOUBLE_LOOK, DOUBLE_CUBES = {"average": 270, "lp": 230}, 80, 100
 """Instructions that take as long to compile as another look at uncertain results, what it takes
 more for norms of float64, and for their cubic roots."""
 
-PARTIAL = 60
-"""The same of windows that count fewer taps."""
+PARTIAL, BRANCH, SLICED_NUMBER = 60, 4, 10
+"""The same of windows that count fewer taps, of each store that may not take place, and of each
+Index with a third axis."""
 
 
 @dataclass(frozen=True)
@@ -102,36 +103,26 @@ def total(problem: PoolProblem, geometry: Geometry, tile: Tile) -> float:
 def path(problem: PoolProblem, geometry: Geometry, tile: Tile, slices: int) -> float:
     """Estimate the instructions of one thread that takes so many slices of a window."""
     *outer, inner = (dim.axis for dim in geometry.dims)
-    line = Line.of(tile, inner, problem.dtype.itemsize)
-    rows = outer[-1] if outer else Axis(1, 1, 1, 1, 0, 0, 1)
-    results = tile.rows * tile.outputs * tile.lanes
-    lift = POWER[int(problem.p)] if problem.reduction == "lp" else 0.0
-    lift += CONVERT if problem.dtype.itemsize < 4 and not tile.pairs else 0.0
-    each = LINE + (LOAD if tile.packed else FAR_LOAD) * line.loads + lift * line.elements
-    each += _fill(problem, tile) * line.words
-    count: float = SETUP + (SLICED if len(outer) > 1 else 0)
-    count += each * slices * ((tile.rows - 1) * rows.stride + rows.kernel)
-    count += STORE * results / (tile.store if tile.packed else tile.lanes)
+    line, rows = Line.of(tile, inner, problem.dtype.itemsize), _rows(outer)
+    lines = slices * ((tile.rows - 1) * rows.stride + rows.kernel)
+    count = SETUP + SLICED * (len(outer) > 1) + lines * _read(problem, tile, line)
+    count += STORE * _stores(tile) + _finish(problem, tile) * _results(tile)
     if problem.indices:
-        taps = slices * rows.kernel * inner.kernel
-        return count + results * (_tap(problem) * taps + _finish(problem, tile))
-    cells = line.elements / 2 if tile.pairs else line.elements
-    if len(outer) > 1:
-        merges = cells * tile.rows * (slices * rows.kernel - 1)
-    else:
-        merges = cells * _merges(rows.kernel, rows.stride, tile.rows)
-    if tile.pairs:
-        merges += results / 2 * (inner.kernel - 1)
-    else:
-        stride = inner.kernel if tile.row else inner.stride  # of a whole row nothing is shared
-        merges += tile.rows * tile.lanes * _merges(inner.kernel, stride, tile.outputs)
-    count += merges * _merge(problem, tile) + results * _finish(problem, tile)
-    return count + _counting(problem, tile, outer, inner)
+        return count + _tap(problem) * slices * rows.kernel * inner.kernel * _results(tile)
+    merges = _merges(outer, inner, tile, line, slices)
+    return count + merges * _merge(problem, tile) + _counting(problem, tile, outer, inner)
 
 
 def code(problem: PoolProblem, geometry: Geometry, tile: Tile) -> float:
     """Estimate the instructions that take as long to compile as the kernel: slices are a loop."""
+    *outer, inner = (dim.axis for dim in geometry.dims)
     count = path(problem, geometry, tile, 1) + (0 if tile.partial == "nowhere" else PARTIAL)
+    count += 0 if tile.inside else BRANCH * _stores(tile)
+    if problem.indices:
+        return count + (SLICED_NUMBER * _results(tile) if len(outer) > 1 else 0)
+    # Merges that become fewer instructions do so late.
+    line, each = Line.of(tile, inner, problem.dtype.itemsize), _merge(problem, tile)
+    count += _merges(outer, inner, tile, line, 1) * max(0.0, MERGE - each)
     if _exact(problem):
         return count
     count += SECOND_LOOK[problem.reduction]
@@ -146,6 +137,27 @@ def _exact(problem: PoolProblem) -> bool:
     return problem.reduction == "max" or (problem.reduction == "average" and narrow)
 
 
+def _rows(outer: Sequence[Axis]) -> Axis:
+    """Return the axis of which a tile has several."""
+    return outer[-1] if outer else Axis(1, 1, 1, 1, 0, 0, 1)
+
+
+def _results(tile: Tile) -> int:
+    return tile.rows * tile.outputs * tile.lanes
+
+
+def _stores(tile: Tile) -> float:
+    return _results(tile) / (tile.store if tile.packed else tile.lanes)
+
+
+def _read(problem: PoolProblem, tile: Tile, line: Line) -> float:
+    """Estimate the instructions to read a line and lift its elements."""
+    lift = POWER[int(problem.p)] if problem.reduction == "lp" else 0.0
+    lift += CONVERT if problem.dtype.itemsize < 4 and not tile.pairs else 0.0
+    load = LOAD if tile.packed else FAR_LOAD
+    return LINE + load * line.loads + _fill(problem, tile) * line.words + lift * line.elements
+
+
 def _fill(problem: PoolProblem, tile: Tile) -> float:
     if tile.inside:
         return 0.0
@@ -154,7 +166,23 @@ def _fill(problem: PoolProblem, tile: Tile) -> float:
     return 0.0 if problem.reduction == "max" and not problem.indices else WHOLE_FILL
 
 
-def _merges(kernel: int, stride: int, outputs: int) -> int:
+def _merges(outer: Sequence[Axis], inner: Axis, tile: Tile, line: Line, slices: int) -> float:
+    """Count the merges down the columns, and along the rows of outputs."""
+    rows, cells = _rows(outer), line.elements / (2 if tile.pairs else 1)
+    if len(outer) > 1:
+        down = cells * tile.rows * (slices * rows.kernel - 1)
+    else:
+        down = cells * _shared_merges(rows.kernel, rows.stride, tile.rows)
+    if tile.row:  # without the padding
+        along: float = sum(len(inner.taps(output)) - 1 for output in range(inner.out))
+    elif tile.pairs:
+        along = tile.outputs * (inner.kernel - 1)
+    else:
+        along = _shared_merges(inner.kernel, inner.stride, tile.outputs)
+    return down + along * tile.rows * tile.lanes / (2 if tile.pairs else 1)
+
+
+def _shared_merges(kernel: int, stride: int, outputs: int) -> int:
     """Return the merges along an axis for neighbouring outputs, two of which share taps."""
     alone, pair = kernel - 1, kernel + stride - 1
     return outputs // 2 * min(2 * alone, pair) + outputs % 2 * alone
