@@ -33,8 +33,9 @@ from bench import (
 from bench.cases import CASES, Case, load, select
 from gpupool import planner
 from gpupool.errors import GpupoolError, GpupoolValueError
-from gpupool.planner import contiguous, rows, separable, tile_cost
+from gpupool.planner import contiguous, rows, separable
 from gpupool.planner.geometry import Geometry
+from gpupool.planner.tile_cost import Estimate
 
 DATA = Path(__file__).parent / "data" / "bench"
 
@@ -438,7 +439,7 @@ def test_estimates_of_rows_meet_the_counts(
         geometry = Geometry.of(case.problem, contiguous(case.problem.shape))
         tile = rows.cheapest(case.problem, geometry, 16)
         assert tile is not None
-        estimate = tile_cost.path(case.problem, geometry, tile, 1)
+        estimate = Estimate.of(case.problem, geometry, tile).total / tile.threads(geometry)
         (launch,) = static.analyse(case)["launches"]
         assert 2 / 3 < estimate / launch["path"] < 3 / 2, (case, tile)
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 from functools import lru_cache
 from math import inf
 
-from gpupool.planner import plane, preprocess, roi, rows, separable, tile_cost, unpool, window
+from gpupool.planner import plane, preprocess, roi, rows, separable, unpool, window
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import THREADS, Launch, Plan, Scalar, contiguous
 from gpupool.planner.parameters import by_powers
 from gpupool.planner.specialised import admit, specialisable
 from gpupool.planner.tile import Tile
+from gpupool.planner.tile_cost import Estimate
 from gpupool.problem import PoolProblem, PreprocessProblem, Problem, RoiProblem, UnpoolProblem
 
 __all__ = ["KERNELS", "THREADS", "Launch", "Plan", "Scalar", "contiguous", "plan"]
@@ -46,37 +47,39 @@ def plan(
     if isinstance(problem, PreprocessProblem):
         return Plan(problem, steps, (preprocess.launch(problem, steps),))
     geometry = Geometry.of(problem, steps)
+    tile = _rows_tile(problem, geometry, alignment, kernel)
     if kernel in ("auto", "separable"):
-        most = _sliding_cost(problem, geometry, alignment) if kernel == "auto" else inf
+        most = _sliding_cost(problem, geometry, tile) if kernel == "auto" else inf
         launch = separable.launch(problem, geometry, most)
         if launch is not None:
             return Plan(problem, steps, (launch,))
     if kernel == "plane" or (kernel == "auto" and plane.serves(problem, geometry, alignment)):
         return plane.plan(problem, steps, geometry, alignment)
-    return Plan(problem, steps, (_sliding_launch(problem, geometry, alignment, kernel),))
+    return Plan(problem, steps, (_sliding_launch(problem, geometry, tile, kernel),))
 
 
 def _rows_tile(
-    problem: PoolProblem, geometry: Geometry, alignment: int, asked: bool = False
-) -> Tile | None:
-    """Return the tile of rows.cu that costs least; unless ``asked`` for, where it is worth it."""
-    if not specialisable(geometry):
+    problem: PoolProblem, geometry: Geometry, alignment: int, kernel: str
+) -> Tile | None:  # fmt: skip
+    """Return the tile of rows.cu that costs least; unless asked for, where it is worth it."""
+    if kernel in ("window", "specialised", "plane") or not specialisable(geometry):
         return None
     tile = rows.cheapest(problem, geometry, alignment)
-    if tile is None or asked:
+    if tile is None or kernel == "rows":
         return tile
-    cheaper = tile_cost.total(problem, geometry, tile) < window.cost(problem, geometry)
+    cheaper = Estimate.of(problem, geometry, tile).total < window.cost(problem, geometry)
     return tile if cheaper else None
 
 
-def _sliding_cost(problem: PoolProblem, geometry: Geometry, alignment: int) -> float:
+def _sliding_cost(problem: PoolProblem, geometry: Geometry, tile: Tile | None) -> float:
     """Estimate the instructions of what ``_sliding_launch`` chooses by itself."""
-    tile = _rows_tile(problem, geometry, alignment)
-    return tile_cost.total(problem, geometry, tile) if tile else window.cost(problem, geometry)
+    if tile is None:
+        return window.cost(problem, geometry)
+    return Estimate.of(problem, geometry, tile).total
 
 
 def _sliding_launch(
-    problem: PoolProblem, geometry: Geometry, alignment: int, kernel: str
+    problem: PoolProblem, geometry: Geometry, tile: Tile | None, kernel: str
 ) -> Launch:
     """Choose among rows.cu and the two tiers of window.cu: the fewest instructions."""
     generic = window.launch(problem, geometry, specialised=False)
@@ -84,9 +87,6 @@ def _sliding_launch(
         return generic
     if not specialisable(geometry):
         return generic
-    tile = None
-    if kernel != "specialised":
-        tile = _rows_tile(problem, geometry, alignment, asked=kernel == "rows")
     if tile is not None:
         chosen = rows.launch(problem, geometry, tile)
     elif window.unrolls(problem, geometry):

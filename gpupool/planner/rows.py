@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from math import prod
+from math import inf, prod
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
-from gpupool.planner import tile_cost
 from gpupool.planner.geometry import Dim, Geometry
 from gpupool.planner.launches import Launch
 from gpupool.planner.parameters import (
@@ -22,6 +22,7 @@ from gpupool.planner.parameters import (
     window_parameters,
 )
 from gpupool.planner.tile import Tile
+from gpupool.planner.tile_cost import Estimate
 from gpupool.problem import PoolProblem
 from gpupool.validate import INT32_MAX
 from gpupool.window import Axis
@@ -56,16 +57,20 @@ def cheapest(problem: PoolProblem, geometry: Geometry, alignment: int) -> Tile |
         for rows in _row_counts(dims)
         if (tile := Tile.of(problem, geometry, alignment, outputs, row, rows, lanes, packed))
     )
-    short = (tile for tile in tiles if tile_cost.code(problem, geometry, tile) <= MOST_CODE)
-    return min(short, key=lambda tile: _weighed(problem, geometry, tile), default=None)
+    weighed = ((_weighed_cost(problem, geometry, tile), tile) for tile in tiles)
+    cost, tile = min(weighed, key=itemgetter(0), default=(inf, None))
+    return tile if cost < inf else None
 
 
-def _weighed(problem: PoolProblem, geometry: Geometry, tile: Tile) -> float:
-    """Return the cost, raised for a longer compilation and for narrower vectors."""
-    longer = max(1.0, tile_cost.code(problem, geometry, tile) / TILE_CODE)
+def _weighed_cost(problem: PoolProblem, geometry: Geometry, tile: Tile) -> float:
+    """Return the cost, raised for a longer compilation, up to infinity, and narrower vectors."""
+    estimate = Estimate.of(problem, geometry, tile)
+    if estimate.code > MOST_CODE:
+        return inf
+    longer = max(1.0, estimate.code / TILE_CODE)
     widths = tile.load * problem.dtype.itemsize, tile.store * problem.out_dtype.itemsize
     narrower = prod(VECTOR_BYTES / min(VECTOR_BYTES, width) for width in widths)
-    return tile_cost.total(problem, geometry, tile) * longer**5 * narrower**NARROW
+    return estimate.total * longer**5 * narrower**NARROW
 
 
 def _pieces(inner: Axis, packed: bool) -> list[tuple[int, int]]:

@@ -87,8 +87,10 @@ class Tile:
 
 def _partial(problem: PoolProblem, geometry: Geometry, outputs: int) -> str:
     """Return where in a tile's row windows may count fewer taps: ``Partial`` in kernels/rows.cu."""
+    if problem.reduction != "average":
+        return "nowhere"
     lacking = [dim.axis.uncounted(problem.count_include_pad) for dim in geometry.dims]
-    if problem.reduction != "average" or all(max(both) <= 0 for both in lacking):
+    if all(max(both) <= 0 for both in lacking):
         return "nowhere"
     inner, behind = geometry.dims[-1].axis, lacking[-1][1]
     ends = inner.out % outputs == 0 and behind <= inner.pad_begin

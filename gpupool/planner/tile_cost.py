@@ -6,7 +6,6 @@ within a tenth, and to the time that NVRTC took for them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpupool.planner.geometry import Geometry
@@ -94,35 +93,47 @@ def _halo(tile: Tile, pixels: int) -> tuple[int, int]:
     return elements, width
 
 
-def total(problem: PoolProblem, geometry: Geometry, tile: Tile) -> float:
-    """Estimate the instructions of all threads; a card that is not filled runs them alike."""
-    slices = geometry.dims[0].axis.kernel if len(geometry.dims) > 2 else 1
-    return max(tile.threads(geometry), BUSY) * path(problem, geometry, tile, slices)
+@dataclass(frozen=True)
+class Estimate:
+    """Instructions of all threads, and those that take as long to compile as the kernel."""
+
+    total: float
+    code: float
+
+    @classmethod
+    def of(cls, problem: PoolProblem, geometry: Geometry, tile: Tile) -> Estimate:
+        """Estimate both; a card that is not filled runs as if it were, and slices are a loop."""
+        axes = tuple(dim.axis for dim in geometry.dims)
+        line = Line.of(tile, axes[-1], problem.dtype.itemsize)
+        once = path(problem, axes, tile, line, 1)
+        slices = axes[0].kernel if len(axes) > 2 else 1
+        all_slices = once if slices == 1 else path(problem, axes, tile, line, slices)
+        threads = max(tile.threads(geometry), BUSY)
+        return cls(threads * all_slices, once + _hidden(problem, axes, tile, line))
 
 
-def path(problem: PoolProblem, geometry: Geometry, tile: Tile, slices: int) -> float:
+def path(
+    problem: PoolProblem, axes: tuple[Axis, ...], tile: Tile, line: Line, slices: int
+) -> float:  # fmt: skip
     """Estimate the instructions of one thread that takes so many slices of a window."""
-    *outer, inner = (dim.axis for dim in geometry.dims)
-    line, rows = Line.of(tile, inner, problem.dtype.itemsize), _rows(outer)
+    rows = _rows(axes)
     lines = slices * ((tile.rows - 1) * rows.stride + rows.kernel)
-    count = SETUP + SLICED * (len(outer) > 1) + lines * _read(problem, tile, line)
+    count = SETUP + SLICED * (len(axes) > 2) + lines * _read(problem, tile, line)
     count += STORE * _stores(tile) + _finish(problem, tile) * _results(tile)
     if problem.indices:
-        return count + _tap(problem) * slices * rows.kernel * inner.kernel * _results(tile)
-    merges = _merges(outer, inner, tile, line, slices)
-    return count + merges * _merge(problem, tile) + _counting(problem, tile, outer, inner)
+        return count + _tap(problem) * slices * rows.kernel * axes[-1].kernel * _results(tile)
+    merges = _merges(axes, tile, line, slices)
+    return count + merges * _merge(problem, tile) + _counting(problem, axes, tile)
 
 
-def code(problem: PoolProblem, geometry: Geometry, tile: Tile) -> float:
-    """Estimate the instructions that take as long to compile as the kernel: slices are a loop."""
-    *outer, inner = (dim.axis for dim in geometry.dims)
-    count = path(problem, geometry, tile, 1) + (0 if tile.partial == "nowhere" else PARTIAL)
+def _hidden(problem: PoolProblem, axes: tuple[Axis, ...], tile: Tile, line: Line) -> float:
+    """Estimate the instructions that only the compiler sees."""
+    count: float = 0 if tile.partial == "nowhere" else PARTIAL
     count += 0 if tile.inside else BRANCH * _stores(tile)
     if problem.indices:
-        return count + (SLICED_NUMBER * _results(tile) if len(outer) > 1 else 0)
+        return count + (SLICED_NUMBER * _results(tile) if len(axes) > 2 else 0)
     # Merges that become fewer instructions do so late.
-    line, each = Line.of(tile, inner, problem.dtype.itemsize), _merge(problem, tile)
-    count += _merges(outer, inner, tile, line, 1) * max(0.0, MERGE - each)
+    count += _merges(axes, tile, line, 1) * max(0.0, MERGE - _merge(problem, tile))
     if _exact(problem):
         return count
     count += SECOND_LOOK[problem.reduction]
@@ -137,9 +148,9 @@ def _exact(problem: PoolProblem) -> bool:
     return problem.reduction == "max" or (problem.reduction == "average" and narrow)
 
 
-def _rows(outer: Sequence[Axis]) -> Axis:
+def _rows(axes: tuple[Axis, ...]) -> Axis:
     """Return the axis of which a tile has several."""
-    return outer[-1] if outer else Axis(1, 1, 1, 1, 0, 0, 1)
+    return axes[-2] if len(axes) > 1 else Axis(1, 1, 1, 1, 0, 0, 1)
 
 
 def _results(tile: Tile) -> int:
@@ -166,10 +177,10 @@ def _fill(problem: PoolProblem, tile: Tile) -> float:
     return 0.0 if problem.reduction == "max" and not problem.indices else WHOLE_FILL
 
 
-def _merges(outer: Sequence[Axis], inner: Axis, tile: Tile, line: Line, slices: int) -> float:
+def _merges(axes: tuple[Axis, ...], tile: Tile, line: Line, slices: int) -> float:
     """Count the merges down the columns, and along the rows of outputs."""
-    rows, cells = _rows(outer), line.elements / (2 if tile.pairs else 1)
-    if len(outer) > 1:
+    rows, inner, cells = _rows(axes), axes[-1], line.elements / (2 if tile.pairs else 1)
+    if len(axes) > 2:
         down = cells * tile.rows * (slices * rows.kernel - 1)
     else:
         down = cells * _shared_merges(rows.kernel, rows.stride, tile.rows)
@@ -210,12 +221,12 @@ def _finish(problem: PoolProblem, tile: Tile) -> float:
     return NARROW_MAXIMUM if narrow and not tile.pairs else MAXIMUM
 
 
-def _counting(problem: PoolProblem, tile: Tile, outer: Sequence[Axis], inner: Axis) -> int:
+def _counting(problem: PoolProblem, axes: tuple[Axis, ...], tile: Tile) -> int:
     """Estimate the instructions for what averages are divided by."""
     if tile.partial == "nowhere":
         return 0
-    ends = 2 * -(-inner.pad_begin // inner.stride)
+    ends = 2 * -(-axes[-1].pad_begin // axes[-1].stride)
     columns = tile.outputs if tile.partial == "anywhere" else min(tile.outputs, ends)
-    counts = columns + (tile.rows if outer else 0)
+    counts = columns + (tile.rows if len(axes) > 1 else 0)
     share = DOUBLE_SHARE if problem.dtype.name == "float64" else SHARE
     return COUNT * counts + share * tile.rows * (columns + 1)
