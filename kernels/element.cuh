@@ -192,9 +192,9 @@ struct Few {
     __device__ explicit Few(float taps) : count(taps), inverse(reciprocal(taps)) {}
     __device__ operator int() const { return static_cast<int>(count); }
 };
-// One of a table, with its reciprocal as a double, and in two floats of one sign, so that an infinity
-// stays one.
-struct alignas(8) Share {
+// One of a table, with its reciprocal rounded to both types, and in two floats of one sign, so that an
+// infinity stays one.
+struct Share {
     float below, rest, inverse, count;
     double precise;
     __host__ __device__ constexpr explicit Share(int taps = 1)
@@ -209,6 +209,7 @@ template <int Bound> __device__ inline bool fewer_than(Share) { return true; }
 
 // The tables: of every number of taps that count along the outer axes of a window and along its rows.
 template <int Above, int Along> struct Shares {
+    static_assert(Above * Along < 32768, "fewer_than needs no instruction");
     Share of[Above + 1][Along + 1];
     __host__ __device__ constexpr Shares() : of() {
         for (int a = 1; a <= Above; ++a)

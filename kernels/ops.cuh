@@ -216,7 +216,8 @@ template <int P, class Sum> struct RelativePowers : SecondLook<Sum> {
         if constexpr (P == 0 && sizeof(Sum) == sizeof(double)) {
             // Half of the root twice: the whole may overflow where the product does not.
             const double half = any_root<double>(a, norm.exponent / 2, norm.slip / 2);
-            return up * half * half;
+            const double whole = half * half;
+            return finite(whole) ? up * whole : up * half * half;
         }
         Sum r = root<P>(a, norm);
         if constexpr (P == 3) {

@@ -281,7 +281,7 @@ struct Block {
         unsigned code[Outputs * Lanes];
     };
     static constexpr unsigned digit = 1024;
-    static_assert(Span <= digit, "a pixel is one digit");
+    static_assert(Span <= digit && (Height - 1) * SR + KR <= digit, "a pixel and a line are a digit");
 
     // A window begins on its first valid tap, so that all -inf names that one.
     __device__ void start(Best (&best)[Height]) const {
@@ -328,14 +328,17 @@ struct Block {
         return x[offset];
     }
 
-    // The number of the pixel where the windows of the tile begin, in the padding or not. A plane's
-    // numbers fit an int, and the steps between them are positive.
+    // The number of the pixel where the windows of the tile begin, in the padding or not. The steps
+    // between numbers are positive ints.
     __device__ static unsigned index_step(const Axis<int>& axis) { return axis.index_step; }
     __device__ long long first_number() const {
-        int number = first_pixel() * static_cast<int>(inner().index_step);
-        if (Axes > 1) number += first_row() * static_cast<int>(outer().index_step);
-        if (Axes > 2) number += first_slice() * static_cast<int>(w.axis[0].index_step);
-        return numbered + number;
+        auto distance = [](int pixels, const Axis<int>& axis) {
+            return static_cast<long long>(pixels) * static_cast<int>(axis.index_step);
+        };
+        long long number = numbered + distance(first_pixel(), inner());
+        if (Axes > 1) number += distance(first_row(), outer());
+        if (Axes > 2) number += distance(first_slice(), w.axis[0]);
+        return number;
     }
 
     // By 16 bytes where they are aligned: the plan speaks for x and y alone.
@@ -448,7 +451,7 @@ struct Block {
 
     // Taps of one axis that count for a window that starts at `start`.
     template <int Size> __device__ static int counted(const Axis<int>& axis, int start) {
-        return least(start + Size, axis.count_end) - most(start, axis.count_begin);
+        return most(least(start + Size, axis.count_end) - most(start, axis.count_begin), 1);
     }
 
     // Whether a window may begin before the positions that count, and end behind them.
@@ -459,8 +462,8 @@ struct Block {
 
     // Taps that count along the outer axes and along the row; none count as one.
     __device__ int counted_above(int r) const {
-        int count = Axes > 2 ? counted<Kernel::at(0)>(w.axis[0], first_slice()) : 1;
-        return most(count * (Axes > 1 ? counted<KR>(outer(), first_row() + r * SR) : 1), 1);
+        const int slices = Axes > 2 ? counted<Kernel::at(0)>(w.axis[0], first_slice()) : 1;
+        return slices * (Axes > 1 ? counted<KR>(outer(), first_row() + r * SR) : 1);
     }
     __device__ int counted_along(int output) const {
         const int start = first_pixel() + output * S;

@@ -436,7 +436,43 @@ def test_unaligned_memory_is_never_touched_by_a_kernel(function):
             assert_same(other.call(EMULATED, out=out if len(out) > 1 else out[0]), right)
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16", "uint8"])
+@pytest.mark.parametrize(
+    ("shape", "kernel", "pads"),
+    [((1, 1, 1, 1, 2), 1, (3, 3, 0, 0, 0, 0)), ((1, 1, 1, 1, 3), (1, 1, 2), (3, 3, 1, 0, 0, 0))],
+)
+def test_windows_without_a_tap_on_two_axes_are_in_the_table(
+    shape: tuple[int, ...], kernel: Any, pads: tuple[int, ...], dtype: str
+) -> None:
+    """Numbers of taps below none on both axes are no positive number of taps."""
+    x = np.ones(shape, strategies.dtype_of(dtype))
+    case = Case("average_pool", (x,), {"kernel_shape": kernel, "pads": pads})
+    for name in kernels_of("AveragePool"):
+        results = Configuration(case, name).run(build="checked")
+        assert_right(case, results)
+
+
+def test_norms_below_the_normal_numbers_are_rounded_once() -> None:
+    for multiple, taps in ((9, 16), (19, 9)):
+        x = np.full((1, 1, taps), multiple * 5e-324)
+        case = Case("lp_pool", (x,), {"kernel_shape": taps, "p": 1.01})
+        for name in kernels_of("LpPool"):
+            assert_right(case, Configuration(case, name).run())
+
+
 # Indices
+
+
+def test_numbers_in_the_padding_may_be_far_from_a_plane() -> None:
+    """Twenty columns of 2 ** 27 positions before the first."""
+    x = np.lib.stride_tricks.as_strided(
+        np.ones(1, np.uint8), (1, 1, 2**14, 2**13, 1), (0, 0, 0, 0, 1)
+    )
+    window = {"kernel_shape": (1, 1, 21), "strides": (16, 16, 1), "pads": (0, 0, 20, 0, 0, 0)}
+    with emulator.constants(**NO_CAP), emulator.settings(kernel="rows"):
+        _, numbers = emulator.max_pool(x, **window, return_indices=True, storage_order=1)
+    rows, columns = np.ogrid[: 2**14 : 16, : 2**13 : 16]
+    np.testing.assert_array_equal(numbers.squeeze(), rows + columns * 2**14)
 
 
 def eight_of_sixteen(n: int) -> np.ndarray[Any, Any]:

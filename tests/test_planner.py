@@ -77,6 +77,18 @@ def test_a_plan_reads_well() -> None:
     assert line.endswith(", 64>>>)")
 
 
+def test_a_plan_knows_where_windows_count_fewer_taps() -> None:
+    def where(**window: Any) -> str:
+        shape = (8, 64, 56, 56)
+        (launch,) = plan(resolve("average", shape, "float16", kernel_shape=3, **window)).launches
+        assert launch.source == "rows.cu"
+        return launch.template[6]
+
+    assert where() == where(pads=1, count_include_pad=True) == "nowhere"
+    assert where(pads=1) == where(pads=(1, 0, 1, 0)) == "at_ends"
+    assert where(pads=(0, 0, 0, 2)) == where(pads=(1, 0, 1, 2)) == "anywhere"
+
+
 def test_few_threads_are_spread_over_more_blocks() -> None:
     def blocks(batch: int, op: str = "max", **window: int) -> tuple[int, int]:
         (launch,) = plan(resolve(op, (batch, 2048, 7, 7), "float16", **window)).launches
