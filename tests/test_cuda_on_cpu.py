@@ -71,6 +71,7 @@ def _compiled() -> None:
             "shared_unwritten",
             "shared_underrun",
             "misaligned",
+            "misaligned_local",
             "early_exit",
             "two_barriers",
         ),
@@ -355,10 +356,11 @@ def test_checked_build_finds(schedule: Schedule, expression: str, grid: int, mes
         planted((grid,), (32,), (x, y), shared_mem=128)
 
 
-def test_checked_build_finds_a_misaligned_vector() -> None:
+@pytest.mark.parametrize("expression", ["misaligned", "misaligned_local"])
+def test_checked_build_finds_a_misaligned_vector(expression: str) -> None:
     x, y = np.zeros(8, np.float32), np.zeros(1, np.float32)
     with pytest.raises(KernelError, match="misaligned"):
-        function("misaligned", "checked")((1,), (1,), (x, y))
+        function(expression, "checked")((1,), (1,), (x, y))
 
 
 def test_checked_build_knows_the_exact_view_and_read_only_arrays() -> None:

@@ -183,6 +183,12 @@ __global__ void misaligned(const float* x, float* y) {
     const float4 v = *reinterpret_cast<const float4*>(x + 1);
     y[threadIdx.x] = v.x + v.w;
 }
+__global__ void misaligned_local(const float* x, float* y) {
+    float own[8];
+    for (int i = 0; i < 8; ++i) own[i] = x[i];
+    const float4 v = *reinterpret_cast<const float4*>(own + 1 + threadIdx.x % 2);
+    y[threadIdx.x] = v.x + v.w;
+}
 __global__ void shuffle_instead_of_barrier(const int* x, int* y) {
     int* slots = reinterpret_cast<int*>(shared);
     slots[threadIdx.x] = x[threadIdx.x];
