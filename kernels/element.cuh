@@ -467,6 +467,10 @@ __device__ inline unsigned bits(Half x) { return x.bits; }
 __device__ inline unsigned bits(BFloat16 x) { return x.bits; }
 __device__ inline unsigned bits(float x) { return __float_as_uint(x); }
 
+// The sign, the exponent and the first digits of a float.
+__device__ inline unsigned leading_bits(float x) { return bits(x); }
+__device__ inline unsigned leading_bits(double x) { return __double2hiint(x); }
+
 // Word `i` of memory that holds nothing but x.
 template <class T> __device__ inline unsigned repeated(T x, int) {
     return bits(x) * (sizeof(T) == 1 ? 0x01010101u : sizeof(T) == 2 ? 0x00010001u : 1u);

@@ -17,10 +17,12 @@
 #pragma once
 #include "element.cuh"
 
-// Numbers that LpPool needs at run time: p, its reciprocal as a double and what that rounding lost,
-// and the least sum of powers that is still accurate.
+// Numbers that LpPool needs at run time: p, its reciprocal as the sum's type holds it and what that
+// rounding lost; and which sums are accurate and have normal roots, by their leading 32 bits: so many
+// from `least` on.
 struct Norm {
-    double p, exponent, slip, least;
+    double p, exponent, slip;
+    unsigned least, accurate;
 };
 
 // An operator of values only; Index is what no kernel stores then.
@@ -246,20 +248,12 @@ template <class T, int P, class Sum> struct Lp : NoIndices {
     }
     __device__ Accumulator merge(Accumulator a, Accumulator b) const { return add(a, b); }
     __device__ bool certain(Accumulator a) const { return !doubtful(doubt(0, a)); }
-    // Bits of positive floats are ordered as they are: what is not between least and infinity is far
-    // from least. Where the root may fail by itself, it is looked at.
+    // Bits of positive floats are ordered as they are.
     using Doubt = unsigned;
     __device__ Doubt doubt(Doubt d, Accumulator a) const {
-        if constexpr (P != 0 && sizeof(Sum) == sizeof(float)) {
-            return most(d, bits(a) - least());
-        } else {
-            Sum r = P == 0 ? root<P>(a, norm) : a;
-            bool sum = (a > static_cast<Sum>(norm.least)) & finite(a);
-            return sum & (r > 0) & finite(r) ? d : ~0u;
-        }
+        return most(d, leading_bits(a) - norm.least);
     }
-    __device__ bool doubtful(Doubt d) const { return d >= 0x7f800000u - least(); }
-    __device__ unsigned least() const { return bits(static_cast<float>(norm.least)); }
+    __device__ bool doubtful(Doubt d) const { return d >= norm.accurate; }
     template <class Count> __device__ Out finish(Accumulator a, Count) const {
         return Round<T>::from(root<P>(a, norm));
     }

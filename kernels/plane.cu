@@ -26,12 +26,18 @@ template <class Op, class Place, class Index, int Outputs, int Workers, bool Cha
           int Load>
 struct Together {
     using T = typename Op::Element;
-    const Place& place;
     static constexpr int inner = Place::axes - 1;
     static constexpr bool neighbours = !ChannelsLast && Workers <= 32;  // of an output, in a warp
+
+    // What a block reduces of a window: rows of valid taps, and of each of them units of Load taps.
+    struct Part {
+        Run<Index> rows, units;
+    };
+
+    const Place& place;
     const T* x;
     unsigned char* meeting;                 // shared memory for 256 partial results
-    Index begin, end;                       // units that this block reduces, see units()
+    const Part part;
     const typename Op::Accumulator* parts;  // what plane_parts left of this output, or null
     int part_count;
 
@@ -42,26 +48,23 @@ struct Together {
         return ChannelsLast ? threadIdx.x % Outputs : threadIdx.x / Workers;
     }
 
-    // What a block can be given a share of: taps, vectors of a window of one row, or rows.
-    __device__ static Index units(const Place& place) {
-        if constexpr (!Whole) return place.taps();
-        if constexpr (Place::axes == 1) return place.kernel(0) / Load;
+    __device__ static Part all(const Place& place, bool active) {
         Index rows = 1;
 #pragma unroll
-        for (int a = 0; a < inner; ++a) rows *= place.kernel(a);
-        return rows;
+        for (int a = 0; a < inner; ++a) rows *= place.count[a];
+        // A division by a power of two of what is not negative, which the compiler does not know.
+        const Index units = place.count[inner] >> (31 - __clz(Load));
+        return {{0, rows}, {0, active ? units : 0}};
     }
-
-    // Offset of row r of a whole window from its first tap.
-    __device__ Index row_offset(Index r) const {
-        Index sum = 0;
-#pragma unroll
-        for (int a = inner - 1; a >= 0; --a) {
-            Index above = a ? r / place.kernel(a) : 0;
-            sum += (r - above * place.kernel(a)) * (place.dilation(a) * place.w.axis[a].step);
-            r = above;
-        }
-        return sum;
+    // One of so many parts: rows, or units of each where there are fewer rows.
+    __device__ static Part one(const Place& place, bool active, int number, int parts) {
+        const Part whole = all(place, active);
+        if (whole.rows.count >= parts) return {share(whole.rows, number, parts), whole.units};
+        return {whole.rows, share(whole.units, number, parts)};
+    }
+    __device__ static Run<Index> share(const Run<Index>& whole, int number, int parts) {
+        const Index each = whole.count / parts + 1, first = least(each * number, whole.count);
+        return {first, least(each, whole.count - first)};
     }
 
     // Load neighbouring taps.
@@ -82,82 +85,122 @@ struct Together {
         }
     };
 
-    // The first tap of a unit.
+    // Where a tap is: its offset from the first valid one and its number; or how far two are apart.
     struct Tap {
         Index offset, code;
     };
 
-    // Merges the units first, first + step, ... below last, a few of them in flight at once; second
-    // looks, which are rare, and slow operators take them singly.
-    template <class Any, class At>
+    // Merges the units first, first + step, ... below last, a few of them in flight at once: fewer
+    // where Indices of so many taps make long code, one in second looks and for slow operators.
+    template <class Any>
     __device__ void reduce(const Any& op, typename Any::Accumulator& a, Index first, Index last,
-                           int step, const T* from, At at) const {
-        constexpr int flight = Any::rare || Op::slow ? 1 : 4;
+                           int step, const T* from, Index code, const Tap& apart) const {
+        constexpr int most_units = Op::indices ? most(16 / Load, 1) : 4;
+        constexpr int flight = Any::rare || Op::slow ? 1 : least(most_units, 4);
+        // Also past the last unit, therefore in 64 bits.
+        const long long stride = static_cast<long long>(step) * apart.offset;
+        from += static_cast<long long>(first) * apart.offset;
+        auto advance = [&](int steps) { first += steps * step, from += steps * stride; };
 #pragma unroll 1
-        for (; flight > 1 && first + (flight - 1) * step < last; first += flight * step) {
+        for (; flight > 1 && first + (flight - 1) * step < last; advance(flight)) {
             Unit units[flight];
 #pragma unroll
-            for (int f = 0; f < flight; ++f) units[f].load(from + at(first + f * step).offset);
+            for (int f = 0; f < flight; ++f) units[f].load(from + f * stride);
 #pragma unroll
-            for (int f = 0; f < flight; ++f) units[f].merge(op, a, at(first + f * step).code);
+            for (int f = 0; f < flight; ++f)
+                units[f].merge(op, a, code + (first + f * step) * apart.code);
         }
 #pragma unroll 1
-        for (; first < last; first += step) {
+        for (; first < last; advance(1)) {
             Unit unit;
-            unit.load(from + at(first).offset);
-            unit.merge(op, a, at(first).code);
+            unit.load(from);
+            unit.merge(op, a, code + first * apart.code);
         }
     }
 
     template <class Any> __device__ typename Any::Accumulator operator()(const Any& op) const {
         auto accumulator = op.start();
-        Index first = begin + worker();
-        if constexpr (!Whole) {
-            reduce(op, accumulator, first, end, Workers, x, [&](Index i) {
-                long long unused = 0;
-                return Tap{place.offset(i, unused), i};
-            });
-        } else {
-            const T* from = x;
-#pragma unroll
-            for (int a = 0; a <= inner; ++a) from += place.first[a] * place.w.axis[a].step;
-            if constexpr (Place::axes == 1)
-                reduce(op, accumulator, first, end, Workers, from,
-                       [](Index i) { return Tap{i * Load, i * Load}; });
-            else
-                whole_rows(op, accumulator, from);
-        }
+        reduce_window(op, accumulator);
         return meet(op, accumulator);
-    }
-
-    // Short rows are read side by side, 2^log workers each, long ones by all workers in turn; all
-    // of them so in a second look, whose code must be short.
-    template <class Any>
-    __device__ void whole_rows(const Any& op, typename Any::Accumulator& a, const T* from) const {
-        Index width = place.kernel(inner), vectors = width / Load;
-        auto tap = [&](Index r, Index c) {
-            return Tap{row_offset(r) + c * Load, r * width + c * Load};
-        };
-        if constexpr (!Any::rare) {
-            if (vectors <= Workers) {
-                int log = 32 - __clz(static_cast<int>(vectors) - 1);
-                Index column = worker() & ((1 << log) - 1);
-                if (column < vectors)
-                    reduce(op, a, begin + (worker() >> log), end, Workers >> log, from,
-                           [&](Index r) { return tap(r, column); });
-                return;
-            }
-        }
-        for (Index r = begin; r < end; ++r)
-            reduce(op, a, worker(), vectors, Workers, from, [&](Index c) { return tap(r, c); });
     }
 
     __device__ typename Op::Accumulator operator()(const Op& op) const {
-        if (!parts) return operator()<Op>(op);
         auto accumulator = op.start();
-        for (int i = worker(); i < part_count; i += Workers)
-            accumulator = op.merge(accumulator, parts[i]);
+        if (parts) {
+#pragma unroll 1
+            for (int i = worker(); i < part_count; i += Workers)
+                accumulator = op.merge(accumulator, parts[i]);
+        } else {
+            reduce_window(op, accumulator);
+        }
         return meet(op, accumulator);
+    }
+
+    // From one unit of a row to the next, and from one position of an outer axis.
+    __device__ Tap across() const {
+        const Axis<Index>& axis = place.w.axis[inner];
+        return {Whole ? Load : place.dilation(inner) * axis.step, Load};
+    }
+    __device__ Index down(int a) const { return place.dilation(a) * place.w.axis[a].step; }
+
+    template <class Any>
+    __device__ void reduce_window(const Any& op, typename Any::Accumulator& a) const {
+        const T* from = x;
+#pragma unroll
+        for (int i = 0; i <= inner; ++i) from += place.first[i] * place.w.axis[i].step;
+        if constexpr (inner == 0) reduce_columns(op, a, from);
+        else if constexpr (inner == 1) reduce_rows(op, a, part.rows, from, 0);
+        else reduce_planes(op, a, from);
+    }
+
+    template <class Any>
+    __device__ void reduce_columns(const Any& op, typename Any::Accumulator& a, const T* from) const {
+        const Run<Index>& units = part.units;
+        reduce(op, a, units.first + worker(), end(units), Workers, from, 0, across());
+    }
+
+    // Some rows of a plane. Short ones are read side by side, 2^log workers each, long ones by all
+    // workers in turn: one loop, along the axis that gives each worker most.
+    template <class Any>
+    __device__ void reduce_rows(const Any& op, typename Any::Accumulator& a, const Run<Index>& rows,
+                                const T* from, Index code) const {
+        const Run<Index>& units = part.units;
+        const Tap next_column = across(), next_row{down(inner - 1), place.count[inner]};
+        const bool shorter = units.count <= Workers;
+        const int log = (32 - __clz(static_cast<unsigned>(units.count) - 1)) & 31;
+        const Index column = units.first + (worker() & ((1u << log) - 1));
+        const Index begin_along = shorter ? rows.first + (worker() >> log) : units.first + worker();
+        const Index end_along = shorter ? end(rows) : end(units);
+        const int step = shorter ? Workers >> log : Workers;
+        const Tap along = shorter ? next_row : next_column, other = shorter ? next_column : next_row;
+        const Index end_other = shorter ? least(column + 1, end(units)) : end(rows);
+#pragma unroll 1
+        for (Index i = shorter ? column : rows.first; i < end_other; ++i)
+            reduce(op, a, begin_along, end_along, step, from + i * other.offset, code + i * other.code,
+                   along);
+    }
+
+    // The rows of windows of more axes, plane by plane.
+    template <class Any>
+    __device__ void reduce_planes(const Any& op, typename Any::Accumulator& a, const T* from) const {
+        if (part.rows.count == 0) return;
+        const Index height = place.count[inner - 1];
+        for (Index plane = part.rows.first / height; plane * height < end(part.rows); ++plane) {
+            const Index row = plane * height, first = most<Index>(part.rows.first - row, 0);
+            reduce_rows(op, a, {first, least(end(part.rows) - row, height) - first},
+                        from + plane_offset(plane), row * place.count[inner]);
+        }
+    }
+
+    __device__ Index plane_offset(Index plane) const {
+        Index sum = 0;
+#pragma unroll
+        for (int a = inner - 2; a >= 0; --a) {
+            Index above = a ? plane / place.count[a] : 0;
+            sum += (plane - above * place.count[a]) * down(a);
+            plane = above;
+        }
+        return sum;
     }
 
     // Merges the workers of every output of the block; all of them get the result.
@@ -198,13 +241,10 @@ plane_parts(const typename Op::Element* __restrict__ x, typename Op::Accumulator
     Index n = static_cast<Index>(blockIdx.x) * Outputs + Block::slot();
     bool active = n < w.outputs;
     const Output place(w, active ? n : 0);
-    Index units = active ? Block::units(place) : 0;
-    Index share = units / gridDim.y + 1;
-    Index begin = share * blockIdx.y;
-    Index end = begin + share < units ? begin + share : units;
-    const Block traverse{place, x + place.base, shared, begin, end, nullptr, 0};
-    auto part = traverse(Op(w.norm));
-    if (active && Block::worker() == 0) parts[n * gridDim.y + blockIdx.y] = part;
+    const auto part = Block::one(place, active, blockIdx.y, gridDim.y);
+    const Block traverse{place, x + place.base, shared, part, nullptr, 0};
+    auto result = traverse(Op(w.norm));
+    if (active && Block::worker() == 0) parts[n * gridDim.y + blockIdx.y] = result;
 }
 
 template <class Op, int Axes, class Index, int Outputs, int Workers, bool ChannelsLast, bool Whole,
@@ -218,8 +258,9 @@ plane(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__
     Index n = static_cast<Index>(blockIdx.x) * Outputs + Block::slot();
     bool active = n < w.outputs;
     const Output place(w, active ? n : 0);
-    const Block traverse{place, x + place.base, shared, 0, active ? Block::units(place) : 0,
-                         parts ? parts + n * part_count : nullptr, active ? part_count : 0};
+    const auto whole = Block::all(place, active);
+    const Block traverse{place, x + place.base, shared, whole, parts ? parts + n * part_count : nullptr,
+                         active ? part_count : 0};
     store(Op(w.norm), place, traverse, n, active && Block::worker() == 0, x, y, indices);
 }
 
@@ -246,7 +287,7 @@ plane_staged(const typename Op::Element* __restrict__ x, typename Op::Out* __res
     bool active = Block::slot() < here;
     int n = active ? first + Block::slot() : 0;
     const Output place(w, n);
-    const Block traverse{place, planes + Block::slot() * size, shared, 0, active ? size : 0, nullptr,
-                         0};
+    const Block traverse{place, planes + Block::slot() * size, shared, {{0, 1}, {0, active ? size : 0}},
+                         nullptr, 0};
     store(Op(w.norm), place, traverse, n, active && Block::worker() == 0, x, y, indices);
 }

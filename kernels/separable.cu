@@ -40,19 +40,37 @@ template <class Op, bool ChannelsLast> struct Tile {
     using Accumulator = typename Merged::Accumulator;
     static constexpr int warp = 32, flight = Op::flight;
 
+    // What a thread takes: column c of plane p, or what lies behind the planes.
+    struct Seat {
+        int p, c;
+        bool taken;
+        int place;  // in a row of shared memory
+    };
+
     const Window<2, int>& w;
     const Tiles& tiles;
+    const Seat at;
     const Op op;
     const Merged merged;
     Accumulator* const reduced = reinterpret_cast<Accumulator*>(shared);
     int first_plane, top, left;  // the tile's first output
 
     __device__ Tile(const Window<2, int>& window, const Tiles& t)
-        : w(window), tiles(t), op(window.norm), merged(window.norm) {
+        : w(window), tiles(t), at(seat(t)), op(window.norm), merged(window.norm) {
         int row = tiles.across.quotient(blockIdx.x), group = tiles.down.quotient(row);
         left = (blockIdx.x - row * tiles.across.divisor) * tiles.width;
         top = (row - group * tiles.down.divisor) * tiles.height;
         first_plane = group * tiles.together;
+    }
+
+    __device__ static Seat seat(const Tiles& tiles) {
+        const int t = threadIdx.x, group = tiles.neighbours.quotient(t);
+        const int member = t - group * tiles.neighbours.divisor;
+        if constexpr (ChannelsLast) {
+            const bool taken = group < tiles.span;
+            return {member, group, taken, taken ? member * tiles.span + group : t};
+        }
+        return {group, member, group < tiles.planes, t};
     }
 
     __device__ const Axis<int>& outer() const { return w.axis[0]; }
@@ -145,32 +163,15 @@ template <class Op, bool ChannelsLast> struct Tile {
         }
     }
 
-    // What this thread takes: column c of plane p, or what lies behind the planes.
-    struct Seat {
-        int p, c;
-        bool taken;
-        int place;  // in a row of shared memory
-    };
-    __device__ Seat seat() const {
-        const int t = threadIdx.x, group = tiles.neighbours.quotient(t);
-        const int member = t - group * tiles.neighbours.divisor;
-        if constexpr (ChannelsLast) {
-            const bool taken = group < tiles.span;
-            return {member, group, taken, taken ? member * tiles.span + group : t};
-        }
-        return {group, member, group < tiles.planes, t};
-    }
-
     __device__ void reduce_columns(const T* x) const {
         if (threadIdx.x >= tiles.columns) return;
-        const Seat at = seat();
-        const int j = at.place, plane = first_plane + at.p;
-        const int position = left + at.c - inner().pad_begin;
+        Accumulator* to = reduced + at.place;
+        const int plane = first_plane + at.p, position = left + at.c - inner().pad_begin;
         if (at.taken && plane < tiles.all_planes && within(position, inner().size)) {
-            reduce_column(column(x, plane, position), reduced + j);
+            reduce_column(column(x, plane, position), to);
         } else {
-#pragma unroll 4
-            for (int i = 0; i < tiles.rows; ++i) reduced[i * pitch + j] = merged.start();
+#pragma unroll 1
+            for (int i = 0; i < tiles.rows; ++i) to[i * pitch] = merged.start();
         }
     }
 
@@ -243,17 +244,17 @@ template <class Op, bool ChannelsLast> struct Tile {
         }
     }
 
-    // Outputs in column c of plane p, down to the end of tile or plane.
-    __device__ int rows_of(int p, int c) const {
-        if (c >= tiles.width || left + c >= inner().out.divisor) return 0;
+    // Outputs in this thread's column of plane p, down to the end of tile or plane.
+    __device__ int rows_of(int p) const {
+        if (at.c >= tiles.width || left + at.c >= inner().out.divisor) return 0;
         if (first_plane + p >= tiles.all_planes) return 0;
         int below = outer().out.divisor - top;
         return below < tiles.height ? below : tiles.height;
     }
     // Position in y of the first of them, and from one to the next.
-    __device__ int position(int p, int c) const {
+    __device__ int position(int p) const {
         const int plane = first_plane + p, image = ChannelsLast ? w.channels.quotient(plane) : plane;
-        const int pixel = (image * outer().out.divisor + top) * inner().out.divisor + left + c;
+        const int pixel = (image * outer().out.divisor + top) * inner().out.divisor + left + at.c;
         if (!ChannelsLast) return pixel;
         return (pixel - image) * w.channels.divisor + plane;
     }
@@ -268,33 +269,9 @@ template <class Op, bool ChannelsLast> struct Tile {
     }
 
     __device__ void store_column(const T* x, typename Op::Out* y) const {
-        const Seat at = seat();
         if (!at.taken) return;
-        const Accumulator* from = reduced + at.place;
-        if constexpr (Op::pairs) store_twins(y, at.p, at.c, from);
-        else store_one(x, y, at.p, at.c, from);
-    }
-
-    __device__ void store_one(const T* x, typename Op::Out* y, int p, int c,
-                              const Accumulator* from) const {
-        const int rows = rows_of(p, c);
-        if (rows == 0) return;
-        const int begin = position(p, c);
-        const int taps = Op::counts ? counted(inner(), left + c) : 1;
-        typename Op::Doubt doubt = 0;
-        int n = begin, r = 0;
-        in_flights<Op::counts || !Op::exact ? 1 : 2>(rows, [&](int flight) {
-#pragma unroll
-            for (int i = 0; i < flight; ++i, ++r, n += row_step()) {
-                const Accumulator a = from[r * pitch];
-                if constexpr (!Op::exact) doubt = op.doubt(doubt, a);
-                int count = Op::counts ? taps * counted(outer(), top + r) : 1;
-                y[n] = op.finish(a, Few(count));
-            }
-        });
-        if constexpr (!Op::exact) {
-            if (op.doubtful(doubt)) look_again(x, y, p, c, rows, begin, taps, from);
-        }
+        if constexpr (Op::pairs) store_twins(y);
+        else store_one(x, y);
     }
 
     // One output again, tap by tap.
@@ -305,9 +282,10 @@ template <class Op, bool ChannelsLast> struct Tile {
 
         template <class Any> __device__ typename Any::Accumulator operator()(const Any& any) const {
             auto a = any.start();
+            int r = row, c = column;
 #pragma unroll 1
-            for (int i = 0; i < w.axis[0].kernel * w.axis[1].kernel; ++i) {
-                int r = row + i / w.axis[1].kernel, c = column + i % w.axis[1].kernel;
+            for (int i = 0; i < w.axis[0].kernel * w.axis[1].kernel; ++i, ++c) {
+                if (c == column + w.axis[1].kernel) c = column, ++r;
                 if (!within(r, w.axis[0].size) || !within(c, w.axis[1].size)) continue;
                 a = any.merge(a, any.lift(value(plane[r * w.axis[0].step + c * w.axis[1].step]), i));
             }
@@ -316,25 +294,34 @@ template <class Op, bool ChannelsLast> struct Tile {
         __device__ bool any(bool wanted) const { return wanted; }
     };
 
-    __device__ void look_again(const T* x, typename Op::Out* y, int p, int c,
-                               int rows, int n, int along, const Accumulator* from) const {
-        const T* plane = plane_of(x, first_plane + p);
-#pragma unroll 1
-        for (int r = 0; r < rows; ++r) {
-            if (op.certain(from[r * pitch])) continue;
-            const Again again{w, plane, top + r - outer().pad_begin, left + c - inner().pad_begin};
-            int count = Op::counts ? along * counted(outer(), top + r) : 1;
-            y[n + r * row_step()] = op.careful(again, Few(count));
-        }
+    __device__ void store_one(const T* x, typename Op::Out* y) const {
+        const int rows = rows_of(at.p);
+        if (rows == 0) return;
+        const T* plane = plane_of(x, first_plane + at.p);
+        const int column = left + at.c, along = Op::counts ? counted(inner(), column) : 1;
+        const Accumulator* from = reduced + at.place;
+        int n = position(at.p), row = top;
+        in_flights<Op::counts || !Op::exact ? 1 : 2>(rows, [&](int flight) {
+#pragma unroll
+            for (int i = 0; i < flight; ++i, ++row, from += pitch, n += row_step()) {
+                const Few count(Op::counts ? along * counted(outer(), row) : 1);
+                y[n] = op.finish(*from, count);
+                if constexpr (!Op::exact) {
+                    const Again again{w, plane, row - outer().pad_begin, column - inner().pad_begin};
+                    if (!op.certain(*from)) y[n] = op.careful(again, count);
+                }
+            }
+        });
     }
 
-    __device__ void store_twins(T* y, int p, int c, const Accumulator* from) const {
-        const int rows = rows_of(p, c), both = rows_of(p + tiles.planes, c);
+    __device__ void store_twins(T* y) const {
+        const int twin = at.p + tiles.planes, rows = rows_of(at.p), both = rows_of(twin);
         if (rows == 0) return;
-        const int begin = position(p, c);
-        const int twins = ChannelsLast ? position(p + tiles.planes, c) - begin
+        const int begin = position(at.p);
+        const int twins = ChannelsLast ? position(twin) - begin
                                        : tiles.planes * outer().out.divisor * inner().out.divisor;
         auto* to = reinterpret_cast<unsigned short*>(y) + begin;
+        const Accumulator* from = reduced + at.place;
         in_flights<2>(rows, [&](int flight) {
 #pragma unroll
             for (int r = 0; r < flight; ++r, from += pitch, to += row_step()) {

@@ -68,6 +68,7 @@ template <class Index> __device__ inline Index divide_up(Index n, Index divisor)
 template <class Index> struct Run {
     Index first, count;
 };
+template <class Index> __device__ inline Index end(const Run<Index>& run) { return run.first + run.count; }
 
 // The taps of a window starting at `start` that read positions low .. high - 1.
 template <class Index>

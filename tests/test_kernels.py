@@ -262,6 +262,16 @@ LARGE: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
     "parts, strided": ("lp_pool", (1, 2, 130, 70), {"kernel_shape": 64, "strides": 60}),
     "parts, dilated": ("max_pool", (1, 1, 150, 150), {"kernel_shape": 70, "dilations": 2}),
     "long rows": ("max_pool", (1, 2, 3, 2200), {"kernel_shape": (2, 2100)}),
+    "parts of few rows": (
+        "average_pool",
+        (1, 2, 3, 6000),
+        {"kernel_shape": (2, 5500), "strides": (2, 1000)},
+    ),
+    "parts of many planes": (
+        "max_pool",
+        (1, 1, 5, 20, 30),
+        {"kernel_shape": (4, 19, 25), "strides": 7, "pads": 1},
+    ),
     "wider padding than windows": (
         "max_pool",
         (1, 9, 7, 9),
@@ -458,6 +468,23 @@ def test_norms_below_the_normal_numbers_are_rounded_once() -> None:
         case = Case("lp_pool", (x,), {"kernel_shape": taps, "p": 1.01})
         for name in kernels_of("LpPool"):
             assert_right(case, Configuration(case, name).run())
+
+
+@pytest.mark.parametrize("step", [2**29, -(2**29)])
+def test_rows_may_be_as_far_apart_as_32_bits_reach(step: int) -> None:
+    """A worker without a row is farther still from the first one."""
+    memory = np.zeros(2**30 + 24, np.uint8)  # of which the system gives what is written
+    x = np.lib.stride_tricks.as_strided(
+        memory[2**30 * (step < 0) :], (1, 1, 3, 24), (0, 0, step, 1)
+    )
+    x[0, 0, :, ::5] = [[3], [7], [5]]
+    kernel, constants = KERNELS["plane"]
+    with emulator.constants(**constants), emulator.settings(kernel=kernel, build="checked"):
+        y, indices = emulator.max_pool(x, (3, 20), return_indices=True)
+        mean = emulator.average_pool(x, (3, 20), dtype="float32")
+    np.testing.assert_array_equal(y, np.full((1, 1, 1, 5), 7))
+    np.testing.assert_array_equal(indices, [[[[24, 29, 29, 29, 29]]]])
+    np.testing.assert_allclose(mean, np.full((1, 1, 1, 5), 1))
 
 
 # Indices

@@ -22,7 +22,7 @@ from gpupool.planner.launches import SHARED_BYTES
 from gpupool.planner.parameters import divisor
 from gpupool.planner.separable import CHUNK, PITCH, SECTOR_BYTES
 from gpupool.planner.specialised import MAX_STRIDE
-from gpupool.problem import PoolProblem, Problem, resolve
+from gpupool.problem import SMALL_P, PoolProblem, Problem, resolve
 from tests import emulator, strategies
 from tests.conftest import Backend, emulator_backend
 from tests.tolerance import assert_bitwise
@@ -505,3 +505,31 @@ def test_a_tile_of_separable_fits_in_shared_memory(kernel_shape: tuple[int, int]
         assert tiles["height"] <= tiles["rows"]
         assert launch.shared == tiles["rows"] * PITCH * (8 if dtype == "float64" else 4)
         assert launch.shared <= SHARED_BYTES
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("p", [SMALL_P, 0.3, 0.5, 0.99, 1.0, 2.0, 2.5, 100.0])
+def test_sums_that_kernels_call_accurate_have_normal_roots(p: float, dtype: str) -> None:
+    """And nearly all of those that do, of sums that have not lost small terms, are among them."""
+    problem = resolve("lp", (1, 1, 8, 8), dtype, kernel_shape=2, p=p)
+    assert isinstance(problem, PoolProblem)
+    norm = plan(problem, kernel="window").launches[0].scalars[0]["norm"]
+    sums = np.dtype(np.float64 if p < 1 else dtype)
+    first, count = int(norm["least"]), int(norm["accurate"])
+    below = 8 * sums.itemsize - 32
+    bits = np.array([first << below, ((first + count) << below) - 1], f"u{sums.itemsize}")
+    least, most = bits.view(sums).tolist()
+    info = np.finfo(sums)
+    assert (
+        max(info.tiny / info.eps, info.tiny**p)
+        < least
+        < max(5 * info.tiny / info.eps, (5 * info.tiny) ** p)
+    )
+    assert float(info.tiny) <= least ** (1 / p)
+    assert most == info.max if p >= 1 else info.max / 5 < most ** (1 / p) < info.max
+
+
+def test_no_sum_of_small_powers_is_called_accurate() -> None:
+    problem = resolve("lp", (1, 1, 8, 8), "float32", kernel_shape=2, p=SMALL_P / 2)
+    assert isinstance(problem, PoolProblem)
+    assert plan(problem, kernel="window").launches[0].scalars[0]["norm"]["accurate"] == 0

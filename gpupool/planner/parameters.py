@@ -45,7 +45,9 @@ def window_dtype(axes: int, index: str) -> np.dtype[Any]:
     axis = np.dtype(
         [*((name, integer) for name in names), ("index_step", "i8"), ("out", divisor)], align=True
     )
-    norm = np.dtype([(name, "f8") for name in ("p", "exponent", "slip", "least")])
+    norm = np.dtype(
+        [*((name, "f8") for name in ("p", "exponent", "slip")), ("least", "u4"), ("accurate", "u4")]
+    )
     counts = ("outputs", "batch_step", "channel_step", "index_batch_step", "index_channel_step")
     return np.dtype(
         [
@@ -96,14 +98,32 @@ def _steps(dim: Dim) -> tuple[int, int]:
     return dim.step, dim.index_step
 
 
-def _norm(problem: PoolProblem) -> tuple[float, float, float, float]:
-    """Return p, 1 / p as the sum's type holds it, what that lost, the least accurate sum."""
+def _norm(problem: PoolProblem) -> tuple[float, float, float, int, int]:
+    """Return p, 1 / p as the sum's type holds it, what that lost, and the accurate sums.
+
+    Those are the least one's leading bits and how many there are: no sum of them has overflowed or
+    lost small terms, and its root is finite and normal.
+    """
     p, sums = problem.p, _sum_dtype(problem)
     info = np.finfo(sums)
     exponent = float(sums.type(1 / p))
     taps = max(taps_of(problem.window), 4)  # square_root in kernels/element.cuh asks for 4
-    least = float(info.tiny) / float(info.eps) * taps if p >= SMALL_P else inf
-    return p, exponent, float(1 / Fraction(p) - Fraction(exponent)), least
+    least, most = float(info.tiny) / float(info.eps) * taps, inf
+    if p < 1:  # roots are further from 1 than their sums; a quarter is more than any rounding
+        least, most = max(least, (float(info.tiny) * 4) ** p), (float(info.max) / 4) ** p
+    first = _leading_bits(sums.type(least)) + 1
+    accurate = _leading_bits(sums.type(most)) - first if p >= SMALL_P else 0
+    return p, exponent, float(1 / Fraction(p) - Fraction(exponent)), first, accurate
+
+
+def _leading_bits(number: np.floating[Any]) -> int:
+    """Return sign, exponent and first digits of a float32 or float64: 32 bits, ordered as floats.
+
+    >>> hex(_leading_bits(np.float64(1))), hex(_leading_bits(np.float32(1)))
+    ('0x3ff00000', '0x3f800000')
+    """
+    size = number.dtype.itemsize
+    return int(number.view(f"u{size}")) >> (8 * size - 32)
 
 
 def _sum_dtype(problem: PoolProblem) -> np.dtype[Any]:

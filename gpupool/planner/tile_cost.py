@@ -105,14 +105,14 @@ class Estimate:
         """Estimate both; a card that is not filled runs as if it were, and slices are a loop."""
         axes = tuple(dim.axis for dim in geometry.dims)
         line = Line.of(tile, axes[-1], problem.dtype.itemsize)
-        once = path(problem, axes, tile, line, 1)
+        once = _path(problem, axes, tile, line, 1)
         slices = axes[0].kernel if len(axes) > 2 else 1
-        all_slices = once if slices == 1 else path(problem, axes, tile, line, slices)
+        all_slices = once if slices == 1 else _path(problem, axes, tile, line, slices)
         threads = max(tile.threads(geometry), BUSY)
         return cls(threads * all_slices, once + _hidden(problem, axes, tile, line))
 
 
-def path(
+def _path(
     problem: PoolProblem, axes: tuple[Axis, ...], tile: Tile, line: Line, slices: int
 ) -> float:  # fmt: skip
     """Estimate the instructions of one thread that takes so many slices of a window."""

@@ -48,7 +48,7 @@ def launch(problem: PoolProblem, geometry: Geometry, specialised: bool) -> Launc
 def unrolls(problem: PoolProblem, geometry: Geometry) -> bool:
     """Whether few enough taps are to be compiled in: fewer Indices, norms of float64 and in 3-D."""
     axes, norm = len(geometry.dims), problem.reduction == "lp"
-    few = (problem.indices and axes > 1) or (norm and (axes > 2 or problem.dtype.itemsize == 8))
+    few = problem.indices or (norm and (axes > 2 or problem.dtype.itemsize == 8))
     return geometry.taps <= (FEW_UNROLLED_TAPS if few else UNROLLED_TAPS)
 
 
