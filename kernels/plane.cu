@@ -85,8 +85,8 @@ struct Together {
         }
     };
 
-    // Where a tap is: its offset from the first valid one and its number; or how far two are apart.
-    struct Tap {
+    // How far two taps are apart, in memory and in the numbers of the valid taps.
+    struct Distance {
         Index offset, code;
     };
 
@@ -94,7 +94,7 @@ struct Together {
     // where Indices of so many taps make long code, one in second looks and for slow operators.
     template <class Any>
     __device__ void reduce(const Any& op, typename Any::Accumulator& a, Index first, Index last,
-                           int step, const T* from, Index code, const Tap& apart) const {
+                           int step, const T* from, Index code, const Distance& apart) const {
         constexpr int most_units = Op::indices ? most(16 / Load, 1) : 4;
         constexpr int flight = Any::rare || Op::slow ? 1 : least(most_units, 4);
         // Also past the last unit, therefore in 64 bits.
@@ -137,7 +137,7 @@ struct Together {
     }
 
     // From one unit of a row to the next, and from one position of an outer axis.
-    __device__ Tap across() const {
+    __device__ Distance across() const {
         const Axis<Index>& axis = place.w.axis[inner];
         return {Whole ? Load : place.dilation(inner) * axis.step, Load};
     }
@@ -165,14 +165,15 @@ struct Together {
     __device__ void reduce_rows(const Any& op, typename Any::Accumulator& a, const Run<Index>& rows,
                                 const T* from, Index code) const {
         const Run<Index>& units = part.units;
-        const Tap next_column = across(), next_row{down(inner - 1), place.count[inner]};
+        const Distance next_column = across(), next_row{down(inner - 1), place.count[inner]};
         const bool shorter = units.count <= Workers;
         const int log = (32 - __clz(static_cast<unsigned>(units.count) - 1)) & 31;
         const Index column = units.first + (worker() & ((1u << log) - 1));
         const Index begin_along = shorter ? rows.first + (worker() >> log) : units.first + worker();
         const Index end_along = shorter ? end(rows) : end(units);
         const int step = shorter ? Workers >> log : Workers;
-        const Tap along = shorter ? next_row : next_column, other = shorter ? next_column : next_row;
+        const Distance along = shorter ? next_row : next_column;
+        const Distance other = shorter ? next_column : next_row;
         const Index end_other = shorter ? least(column + 1, end(units)) : end(rows);
 #pragma unroll 1
         for (Index i = shorter ? column : rows.first; i < end_other; ++i)
