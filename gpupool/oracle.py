@@ -463,15 +463,20 @@ def _norms(x: Array, window: Window, p: float, accumulator: np.dtype[Any]) -> tu
 
 
 def _scaled_norm(x: Array, window: Window, p: float, place: Array) -> float:
-    """Take the norm of one window from its taps divided by the greatest of them."""
+    """Take the norm of one window from its taps relative to the greatest of them."""
     where = [slice(int(i), int(i) + 1) for i in place[:2]]
     for axis, o in zip(window, place[2:], strict=True):
         where.append(_as_slice(axis.valid(int(o))))
     taps = np.abs(x[tuple(where)].astype(np.float64)).ravel()  # in one order for every layout
     greatest = taps.max()
+    if p < 0.5:  # a quotient of taps may underflow where its power counts; these powers are normal
+        powers = _power(taps, p)
+        powers /= powers.max()
+    else:
+        powers = _power(taps / greatest, p)
     # Half of the root twice, exponents apart: the root may overflow, and a subnormal tap lose
     # bits, where their product does not.
-    half = _root(_power(taps / greatest, p).sum(), 2 * p)
+    half = _root(powers.sum(), 2 * p)
     mantissas, exponents = np.frexp([greatest, half, half])
     return float(np.ldexp(mantissas.prod(), exponents.sum()))
 

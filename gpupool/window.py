@@ -44,7 +44,11 @@ class Axis:
         auto_pad: str = "NOTSET",
         ceil_mode: bool = False,
     ) -> Axis:
-        """Apply the ONNX output-size rule; ``out`` may be below 1, which the caller refuses."""
+        """Apply the ONNX output-size rule; ``out`` may be below 1, which the caller refuses.
+
+        A dilation has no meaning where there is one tap, and is 1 then.
+        """
+        dilation = dilation if kernel > 1 else 1
         extent = (kernel - 1) * dilation + 1
         begin, end = pads
         if auto_pad in ("SAME_UPPER", "SAME_LOWER"):

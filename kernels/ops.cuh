@@ -192,34 +192,40 @@ template <int P> struct WidePowers : SecondLook<> {
 
 // In two passes, so that nothing overflows or is lost: the greatest tap, then the sum of powers of taps
 // divided by a power of two near it; of any power by the greatest itself, for 1 is 1 to any power:
-// between 1 and the number of taps.
+// between 1 and the number of taps. Below p = 0.5 the powers are divided, which all are normal numbers:
+// the quotient of two taps may underflow where its power counts.
 template <int P, class Sum> struct RelativePowers : SecondLook<Sum> {
+    static constexpr bool small_powers = P == 0 && sizeof(Sum) == sizeof(double);
     Norm norm;
-    Sum up = 1, down = 1;
+    Sum up = 1, down = 1;  // of any power: divisors of taps and of powers
     bool sums = false;
 
     __device__ explicit RelativePowers(const Norm& n) : norm(n) {}
     template <class V, class Code> __device__ Sum lift(V v, Code) const {
         const Sum tap = magnitude(as<Sum>(v));
         if (!sums) return tap;
-        return power<P>(P == 0 ? divide(tap, up) : multiply(tap, down), norm);
+        const Sum part = power<P>(P == 0 ? divide(tap, up) : multiply(tap, down), norm);
+        return small_powers ? divide(part, down) : part;
     }
     __device__ Sum merge(Sum a, Sum b) const { return sums ? add(a, b) : maximum(a, b); }
     // After the first pass: there is a sum unless all is 0, infinite or NaN.
     __device__ void relate(Sum greatest) {
         sums = as<double>(greatest) > 0 && finite(greatest);
-        up = greatest;
         if constexpr (P != 0) {
             const Scale scale(greatest);
             up = scale.up, down = scale.down;
+        } else if (small_powers && norm.p < 0.5) {
+            down = power<P>(greatest, norm);
+        } else {
+            up = greatest;
         }
     }
-    __device__ Sum result(Sum a) const {
-        if constexpr (P == 0 && sizeof(Sum) == sizeof(double)) {
+    __device__ Sum result(Sum a, Sum greatest) const {
+        if constexpr (small_powers) {
             // Half of the root twice: the whole may overflow where the product does not.
             const double half = any_root<double>(a, norm.exponent / 2, norm.slip / 2);
             const double whole = half * half;
-            return finite(whole) ? up * whole : up * half * half;
+            return finite(whole) ? greatest * whole : greatest * half * half;
         }
         Sum r = root<P>(a, norm);
         if constexpr (P == 3) {
@@ -227,7 +233,7 @@ template <int P, class Sum> struct RelativePowers : SecondLook<Sum> {
             const double limit = 1.7976931348623157e308 * down;
             if (r > limit && r < limit * (1 + 4.5e-16)) r = limit;
         }
-        return multiply(r, up);
+        return multiply(r, P == 0 ? greatest : up);
     }
 };
 
@@ -269,7 +275,7 @@ template <class T, int P, class Sum> struct Lp : NoIndices {
             for (int pass = 0; pass < 2; ++pass) {
                 const Sum a = traverse(look);
                 if (pass == 0) result = a, look.relate(a);
-                else if (look.sums) result = look.result(a);
+                else if (look.sums) result = look.result(a, result);
                 if (!traverse.any(look.sums)) break;
             }
             return Round<T>::from(result);

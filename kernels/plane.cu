@@ -52,7 +52,7 @@ struct Together {
         Index rows = 1;
 #pragma unroll
         for (int a = 0; a < inner; ++a) rows *= place.count[a];
-        // A division by a power of two of what is not negative, which the compiler does not know.
+        // A division by a power of two; the compiler does not know that counts are never negative.
         const Index units = place.count[inner] >> (31 - __clz(Load));
         return {{0, rows}, {0, active ? units : 0}};
     }
@@ -63,7 +63,7 @@ struct Together {
         return {whole.rows, share(whole.units, number, parts)};
     }
     __device__ static Run<Index> share(const Run<Index>& whole, int number, int parts) {
-        const Index each = whole.count / parts + 1, first = least(each * number, whole.count);
+        const Index each = (whole.count - 1) / parts + 1, first = least(each * number, whole.count);
         return {first, least(each, whole.count - first)};
     }
 

@@ -415,8 +415,8 @@ def aligned(
 def doubtful(case: Any) -> Iterator[Fraction]:
     """Yield, for a roi_align case, the distances of sample points to where samples stop counting.
 
-    Only of axes with points that binary floating point cannot represent, so that rounding decides:
-    also of their other points, which are computed from the same width of a bin.
+    Only of those points where rounding decides: that binary floating point cannot represent, or
+    that are computed from a width of bins that it cannot.
     """
     x, rois, _ = case.arrays
     arguments = case.arguments
@@ -428,6 +428,8 @@ def doubtful(case: Any) -> Iterator[Fraction]:
         half_pixel = arguments.get("coordinate_transformation_mode") != "output_half_pixel"
         ratio = arguments.get("sampling_ratio", 0)
         points = sample_points(low, high, arguments.get(name, 1), ratio, half_pixel)
-        on_axis = list(chain.from_iterable(points))
-        if any((2**12) % q.denominator for q in on_axis):
-            yield from (min(abs(q + 1), abs(q - size)) for q in on_axis)
+        firsts = [points_of_bin[0] for points_of_bin in points[:2] if points_of_bin]
+        rounded = len(firsts) == 2 and (2**12) % (firsts[1] - firsts[0]).denominator
+        for q in chain.from_iterable(points):
+            if rounded or (2**12) % q.denominator:
+                yield min(abs(q + 1), abs(q - size))

@@ -269,7 +269,7 @@ def average_pools(draw: st.DrawFn, dtypes: tuple[str, ...] = FLOATS, finite: boo
     return Case("average_pool", (x,), arguments)
 
 
-NORMS = (1, 2, 3, 1.0, 2.0, 0.5, 1.5, 2.1, 7.5, 100, 1000)
+NORMS = (1, 2, 3, 1.0, 2.0, 0.005, 0.01, 0.3, 0.5, 1.5, 2.1, 7.5, 100, 1000)
 
 
 @st.composite

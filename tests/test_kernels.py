@@ -470,6 +470,39 @@ def test_norms_below_the_normal_numbers_are_rounded_once() -> None:
             assert_right(case, Configuration(case, name).run())
 
 
+@pytest.mark.parametrize("p", [0.001, 0.005, 0.0078125, 0.01, 0.02, 0.3, 0.5, 0.7])
+@pytest.mark.parametrize(
+    ("greatest", "others", "count"),
+    [
+        (1.1062707e300, 1e-60, 100),
+        (1.1062707e300, 1e-60, 3),
+        (2e270, 1e-300, 1),
+        (1e200, 1e-120, 1),
+        (1e200, 5e-324, 2),
+        (1e200, 0.0, 2),
+        (5e-324, 0.0, 2),
+        (1e-300, 5e-324, 2),
+    ],
+)
+def test_norms_of_taps_further_apart_than_a_float_reaches(
+    greatest: float, others: float, count: int, p: float
+) -> None:
+    """The quotient of two taps may underflow where its small power does not."""
+    x = np.array([[[others] * count + [greatest]]])
+    case = Case("lp_pool", (x,), {"kernel_shape": count + 1, "p": p})
+    assert_right(case, case.run(numpy_backend()))
+    for name in kernels_of("LpPool"):
+        assert_right(case, Configuration(case, name).run())
+
+
+def test_a_dilation_between_no_two_taps_reaches_nowhere() -> None:
+    x = np.arange(24, dtype=np.float32).reshape(1, 1, 3, 8)
+    arguments = {"kernel_shape": (1, 2), "pads": (1, 0, 0, 0), "dilations": (2**28, 1)}
+    case = Case("max_pool", (x,), arguments)
+    for name in kernels_of("MaxPool"):
+        assert_right(case, Configuration(case, name).run(build="checked"))
+
+
 @pytest.mark.parametrize("step", [2**29, -(2**29)])
 def test_rows_may_be_as_far_apart_as_32_bits_reach(step: int) -> None:
     """A worker without a row is farther still from the first one."""

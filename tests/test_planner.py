@@ -236,7 +236,7 @@ def test_what_32_bit_indices_compute_fits(
     [
         ((2**20, 2**11, 4), {}),
         ((1, 1, 2**31), {}),
-        ((1, 1, 5), {"kernel_shape": 1, "dilations": 2**31 - 1}),
+        ((1, 1, 5), {"kernel_shape": 2, "dilations": 2**31 - 1, "pads": 2**30}),
         ((1, 1, 5), {"kernel_shape": 2**31 - 1, "dilations": 1, "pads": 2**30}),
         ((1, 2**15, 2**15, 4), {"channels_last": True}),
     ],
@@ -244,6 +244,11 @@ def test_what_32_bit_indices_compute_fits(
 def test_large_counts_take_64_bits(shape: tuple[int, ...], arguments: dict[str, Any]) -> None:
     problem = resolve("max", shape, "uint8", **{"kernel_shape": 2, "dilations": 2} | arguments)
     assert all("long long" in step.expression for step in plan(problem).launches)
+
+
+def test_a_dilation_between_no_two_taps_takes_no_64_bits() -> None:
+    problem = resolve("max", (1, 1, 5), "uint8", kernel_shape=1, dilations=2**31 - 1)
+    assert all("long long" not in step.expression for step in plan(problem).launches)
 
 
 def test_small_counts_take_32_bits_whatever_the_batch_step() -> None:
@@ -533,3 +538,21 @@ def test_no_sum_of_small_powers_is_called_accurate() -> None:
     problem = resolve("lp", (1, 1, 8, 8), "float32", kernel_shape=2, p=SMALL_P / 2)
     assert isinstance(problem, PoolProblem)
     assert plan(problem, kernel="window").launches[0].scalars[0]["norm"]["accurate"] == 0
+
+
+@pytest.mark.parametrize(
+    ("kernel_shape", "known"),
+    [((2, 2, 2, 2), True), ((3, 2, 2, 2), False), ((3, 1, 1, 1), True), ((2, 1, 1, 1, 2), False)],
+)
+@pytest.mark.parametrize("indices", [False, True])
+def test_windows_of_many_axes_are_compiled_in_while_that_is_quick(
+    kernel_shape: tuple[int, ...], known: bool, indices: bool
+) -> None:
+    """A window of 24 taps on four axes, or 16 on five, takes the compiler more than 100 ms."""
+    problem = resolve(
+        "max", (2, 3, *(9,) * len(kernel_shape)), "float64", kernel_shape=kernel_shape,
+        return_indices=indices,
+    )  # fmt: skip
+    (launch,) = plan(problem).launches
+    sizes = ", ".join(map(str, kernel_shape if known else [0] * len(kernel_shape)))
+    assert f"Sizes<{sizes}>" in launch.expression

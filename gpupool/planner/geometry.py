@@ -133,8 +133,8 @@ class Geometry:
             for a in (dim.axis for dim in self.dims)
         ]
         offsets = sum(
-            (dim.axis.pad_begin + dim.axis.size + dim.axis.pad_end) * max(abs(dim.step), 1)
-            for dim in self.dims
+            (a.pad_begin + a.size + a.pad_end + a.dilation) * max(abs(step), 1)
+            for a, step in ((dim.axis, dim.step) for dim in self.dims)
         )
         taps = prod(dim.axis.size for dim in self.dims)
         largest = max(self.outputs, offsets, taps, *reach) + OVERHANG

@@ -13,9 +13,9 @@ from gpupool.planner.parameters import (
 )
 from gpupool.problem import PoolProblem
 
-UNROLLED_TAPS, FEW_UNROLLED_TAPS = 49, 27
+UNROLLED_TAPS, FEW_UNROLLED_TAPS, UNROLLED_TAPS_4D = 49, 27, 16
 """Windows up to this many taps may be compiled in: unrolled, more need too many registers, or more
-than 100 ms to compile. See ``unrolls`` for the second."""
+than 100 ms to compile. See ``unrolls`` for the second and third."""
 
 SETUP, AXIS, BORDER, NUMBER = 20, 37, 20, 45
 """Instructions of a thread, for each axis, where windows leave the input, and for Indices. These
@@ -46,8 +46,13 @@ def launch(problem: PoolProblem, geometry: Geometry, specialised: bool) -> Launc
 
 
 def unrolls(problem: PoolProblem, geometry: Geometry) -> bool:
-    """Whether few enough taps are to be compiled in: fewer Indices, norms of float64 and in 3-D."""
+    """Whether few enough taps are to be compiled in: fewer Indices, norms of float64 and in 3-D.
+
+    Still fewer on four axes, and none on more.
+    """
     axes, norm = len(geometry.dims), problem.reduction == "lp"
+    if axes > 3:
+        return axes == 4 and geometry.taps <= UNROLLED_TAPS_4D
     few = problem.indices or (norm and (axes > 2 or problem.dtype.itemsize == 8))
     return geometry.taps <= (FEW_UNROLLED_TAPS if few else UNROLLED_TAPS)
 
