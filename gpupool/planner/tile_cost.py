@@ -49,9 +49,9 @@ SECOND_LOOK, DOUBLE_LOOK, DOUBLE_CUBES = {"average": 270, "lp": 230}, 80, 100
 """Instructions that take as long to compile as another look at uncertain results, what it takes
 more for norms of float64, and for their cubic roots."""
 
-PARTIAL, BRANCH, SLICED_NUMBER = 60, 4, 10
-"""The same of windows that count fewer taps, of each store that may not take place, and of each
-Index with a third axis."""
+PARTIAL, BRANCH, SLICED, SLICED_NUMBER = 60, 4, 110, 10
+"""The same of windows that count fewer taps, of each store that may not take place, and with a
+third axis of Indices and of each of them."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def _hidden(problem: PoolProblem, axes: tuple[Axis, ...], tile: Tile, line: Line
     count: float = 0 if tile.partial == "nowhere" else PARTIAL
     count += 0 if tile.inside else BRANCH * _stores(tile)
     if problem.indices:
-        return count + (SLICED_NUMBER * _results(tile) if len(axes) > 2 else 0)
+        return count + (SLICED + SLICED_NUMBER * _results(tile) if len(axes) > 2 else 0)
     # Merges that become fewer instructions do so late.
     count += _merges(axes, tile, line, 1) * max(0.0, MERGE - _merge(problem, tile))
     if _exact(problem):
