@@ -28,6 +28,7 @@ from tests.test_kernels import (
     LARGE,
     Configuration,
     compile_ahead,
+    far_apart,
     large,
     narrowly_aligned_indices,
 )
@@ -107,7 +108,7 @@ def calls() -> list[Configuration]:
         indices = LARGE[name][0] == "max_pool"
         chosen += [Configuration(large(name, "float32", False, indices), way) for way in KERNELS]
     long = Case("global_average_pool", (np.ones((1, 1, 40000), np.int8),), {})
-    return [*chosen, Configuration(long)]
+    return [*chosen, Configuration(long), Configuration(far_apart(1e200, 1e-120, 1, 0.005))]
 
 
 def test_every_line_that_the_host_compiles_runs(tmp_path, capsys):

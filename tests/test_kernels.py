@@ -470,6 +470,11 @@ def test_norms_below_the_normal_numbers_are_rounded_once() -> None:
             assert_right(case, Configuration(case, name).run())
 
 
+def far_apart(greatest: float, others: float, count: int, p: float) -> Case:
+    x = np.array([[[others] * count + [greatest]]])
+    return Case("lp_pool", (x,), {"kernel_shape": count + 1, "p": p})
+
+
 @pytest.mark.parametrize("p", [0.001, 0.005, 0.0078125, 0.01, 0.02, 0.3, 0.5, 0.7])
 @pytest.mark.parametrize(
     ("greatest", "others", "count"),
@@ -488,8 +493,7 @@ def test_norms_of_taps_further_apart_than_a_float_reaches(
     greatest: float, others: float, count: int, p: float
 ) -> None:
     """The quotient of two taps may underflow where its small power does not."""
-    x = np.array([[[others] * count + [greatest]]])
-    case = Case("lp_pool", (x,), {"kernel_shape": count + 1, "p": p})
+    case = far_apart(greatest, others, count, p)
     assert_right(case, case.run(numpy_backend()))
     for name in kernels_of("LpPool"):
         assert_right(case, Configuration(case, name).run())
