@@ -186,8 +186,8 @@ __device__ inline float square_root(float x) {
 template <int N> struct Exactly {
     __device__ constexpr operator int() const { return N; }
 };
-// A number of taps from 1 to 2^16:
-struct Few {
+// A number of taps from 1 to Most, no more than 2^16:
+template <int Most> struct Few {
     float count, inverse;
     __device__ explicit Few(float taps) : count(taps), inverse(reciprocal(taps)) {}
     __device__ operator int() const { return static_cast<int>(count); }
@@ -205,6 +205,9 @@ struct Share {
 };
 // Whether a count is below a bound; no table is that long.
 template <int Bound, class Count> __device__ inline bool fewer_than(Count count) { return count < Bound; }
+template <int Bound, int Most> __device__ inline bool fewer_than(Few<Most> count) {
+    return Most < Bound || count < Bound;
+}
 template <int Bound> __device__ inline bool fewer_than(Share) { return true; }
 
 // The tables: of every number of taps that count along the outer axes of a window and along its rows.
@@ -236,11 +239,11 @@ __device__ inline double quotient(double a, Share count) {
 }
 // A quotient by so few is never nearer than 2^-17 of their distance to the middle of two floats: more
 // than the reciprocal's last bit makes of the correction.
-__device__ inline float quotient(float a, Few count) {
+template <int Most> __device__ inline float quotient(float a, Few<Most> count) {
     return corrected(a, count.count, count.inverse);
 }
 // One step of Newton squares the reciprocal's error, 2^-22.
-__device__ inline double quotient(double a, Few count) {
+template <int Most> __device__ inline double quotient(double a, Few<Most> count) {
     const double divisor = widen(count.count), inverse = widen(count.inverse);
     const double lost = multiply_add(-divisor, inverse, 1.0);
     return corrected(a, divisor, multiply_add(lost, inverse, inverse));
@@ -282,7 +285,7 @@ struct Scale {
 template <class Count> __device__ inline float normal_quotient(float a, Count count) {
     return divide(a, static_cast<float>(count));
 }
-__device__ inline float normal_quotient(float a, Few count) {
+template <int Most> __device__ inline float normal_quotient(float a, Few<Most> count) {
     float q = multiply(a, count.inverse);
     // The remainder of an infinity is NaN, which loses against any number.
     float remainder = fmaxf(multiply_add(negative(q), count.count, a), -3.402823466e38f);
@@ -389,10 +392,10 @@ template <> struct Round<unsigned char> {
     __device__ static unsigned char from(int x) { return static_cast<unsigned char>(x); }
 };
 
-// Elements as memory holds them: 32-bit words
+// Elements as memory holds them: side by side, in 32-bit words
 
-template <int Words> struct alignas(4 * Words) Vector {
-    unsigned word[Words];
+template <class T, int N> struct alignas(sizeof(T) * N) Pack {
+    T element[N];
 };
 
 // Reads an element of global memory that nothing writes. 16 bits in PTX: for the address of a member
@@ -538,10 +541,16 @@ template <class T> __device__ inline unsigned maximum_of_pairs(unsigned a, unsig
 #endif
 }
 
-// Keeps the compiler from computing an address again at every use.
+// Keeps the compiler from computing an address or a number again at every use.
 template <class T> __device__ inline const T* pinned(const T* p) {
 #ifdef __CUDA_ARCH__
     asm volatile("" : "+l"(p));
 #endif
     return p;
+}
+__device__ inline float pinned(float x) {
+#ifdef __CUDA_ARCH__
+    asm volatile("" : "+f"(x));
+#endif
+    return x;
 }

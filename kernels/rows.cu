@@ -16,10 +16,6 @@
 // Counted cost in instructions per output: bench/results.
 #include "window.cuh"
 
-template <class T, int N> struct alignas(sizeof(T) * N) Pack {
-    T element[N];
-};
-
 struct Rows {
     long long threads;
     Divisor<int> vectors, groups, row_groups;  // channel vectors, column and row groups of a plane
@@ -516,10 +512,10 @@ struct Block {
                 if (b % 2 == 0) pair = reduced(b);
                 *reinterpret_cast<unsigned short*>(at) = pair >> 16 * (b % 2);
             } else {
-                Vector<width / 2> words;
+                Pack<unsigned, width / 2> words;
 #pragma unroll
-                for (int i = 0; i < width; i += 2) words.word[i / 2] = reduced(b + i);
-                *reinterpret_cast<Vector<width / 2>*>(at) = words;
+                for (int i = 0; i < width; i += 2) words.element[i / 2] = reduced(b + i);
+                *reinterpret_cast<Pack<unsigned, width / 2>*>(at) = words;
             }
         });
     }

@@ -4,41 +4,19 @@
 //
 // Down a column the input is cut into runs as long as the window. A window then is the end of one
 // run and the beginning of the next, so it merges one suffix and one prefix (van Herk, Gil and
-// Werman). Along a row each lane of a warp takes a chunk of outputs. What all their windows share,
-// from the end of the chunk to the end of the first window, are whole chunks, which other lanes have
-// merged, and the head of one. No tap is taken back, which keeps sums as accurate as maxima.
-//
-// A block of 256 threads takes a tile in shared memory, of one plane or of several small ones side
-// by side: each thread a column, each warp a row at a time. What windows reduce across the end of a
-// plane is not stored. Words hold 16-bit maxima of two planes. Channels last neighbouring threads have
-// the columns of neighbouring planes, so that a warp reads consecutive channels.
+// Werman). The rows are separable.cuh's. Each thread has a column, each warp a row at a time. Words
+// hold 16-bit maxima of two planes. Channels last neighbouring threads have the columns of neighbouring
+// planes, so that a warp reads consecutive channels. separable_vectors.cu takes vectors of columns.
 // Counted cost in instructions per output: bench/results.
-#include "window.cuh"
+#include "separable.cuh"
 
-// Outputs of a row that one lane takes: odd, so that the lanes of a warp meet in no bank.
-constexpr int chunk = 9;
-// Columns of shared memory: whole chunks, no more than threads.
-constexpr int pitch = 28 * chunk;
-
-extern __shared__ __align__(16) unsigned char shared[];
-
-struct Tiles {
-    int planes, all_planes;         // side by side in a block, and of the array
-    int together;                   // of a block: twice as many where words hold two
-    int height, width;              // outputs of a tile
-    int rows;                       // of shared memory: whole runs, as far as they fit
-    int columns;                    // of shared memory in use: whole chunks
-    Divisor<int> down, across;      // tiles of a plane
-    int span;                       // input columns under the tile of one plane
-    Divisor<int> neighbours;        // threads of a plane: span; channels last of a column: planes
-};
-
-template <class Op, bool ChannelsLast> struct Tile {
-    using T = typename Op::Element;
-    // What shared memory holds: partial results, or two of two planes in a word.
-    using Merged = typename Held<Op>::Type;
-    using Accumulator = typename Merged::Accumulator;
-    static constexpr int warp = 32, flight = Op::flight;
+template <class Op, int Width, bool ChannelsLast> struct Scalars : Tile<Op, Width, 32, 1, 0> {
+    using Base = Tile<Op, Width, 32, 1, 0>;
+    using typename Base::Accumulator;
+    using typename Base::T;
+    using Base::first_plane, Base::inner, Base::left, Base::merged, Base::op, Base::outer, Base::pitch;
+    using Base::plane_of, Base::reduced, Base::tiles, Base::top, Base::w;
+    static constexpr int flight = Op::flight;
 
     // What a thread takes: column c of plane p, or what lies behind the planes.
     struct Seat {
@@ -46,22 +24,9 @@ template <class Op, bool ChannelsLast> struct Tile {
         bool taken;
         int place;  // in a row of shared memory
     };
-
-    const Window<2, int>& w;
-    const Tiles& tiles;
     const Seat at;
-    const Op op;
-    const Merged merged;
-    Accumulator* const reduced = reinterpret_cast<Accumulator*>(shared);
-    int first_plane, top, left;  // the tile's first output
 
-    __device__ Tile(const Window<2, int>& window, const Tiles& t)
-        : w(window), tiles(t), at(seat(t)), op(window.norm), merged(window.norm) {
-        int row = tiles.across.quotient(blockIdx.x), group = tiles.down.quotient(row);
-        left = (blockIdx.x - row * tiles.across.divisor) * tiles.width;
-        top = (row - group * tiles.down.divisor) * tiles.height;
-        first_plane = group * tiles.together;
-    }
+    __device__ Scalars(const Window<2, int>& window, const Tiles& t) : Base(window, t), at(seat(t)) {}
 
     __device__ static Seat seat(const Tiles& tiles) {
         const int t = threadIdx.x, group = tiles.neighbours.quotient(t);
@@ -71,14 +36,6 @@ template <class Op, bool ChannelsLast> struct Tile {
             return {member, group, taken, taken ? member * tiles.span + group : t};
         }
         return {group, member, group < tiles.planes, t};
-    }
-
-    __device__ const Axis<int>& outer() const { return w.axis[0]; }
-    __device__ const Axis<int>& inner() const { return w.axis[1]; }
-
-    __device__ const T* plane_of(const T* x, int plane) const {
-        int image = w.channels.quotient(plane);
-        return x + image * w.batch_step + (plane - image * w.channels.divisor) * w.channel_step;
     }
 
     // A column of the input and, where words hold two, the same one of another plane. Of the tile's
@@ -175,82 +132,7 @@ template <class Op, bool ChannelsLast> struct Tile {
         }
     }
 
-    // Width is the window's, or 0: any of at least a chunk, and for slow operators any.
-    template <int Width> __device__ void reduce_rows() const {
-        const int begin = threadIdx.x % warp * chunk, width = Width ? Width : inner().kernel;
-        const bool here = begin < tiles.columns;
-        const bool active = begin + width + chunk - 1 <= tiles.columns;
-#pragma unroll 1
-        for (int row = threadIdx.x / warp; row < tiles.height; row += blockDim.x / warp) {
-            Accumulator* line = reduced + row * pitch + (here ? begin : 0);
-            Accumulator window[chunk];
-#pragma unroll
-            for (int i = 0; i < chunk; ++i) window[i] = line[i];
-            if constexpr (0 < Width && Width < chunk) narrow_windows<Width>(window, line, active);
-            else if (Op::slow && width < chunk) narrow_windows(window, line, width, active);
-            else wide_windows(window, line, width, active);
-            __syncwarp();
-            if (active) {
-#pragma unroll
-                for (int i = 0; i < chunk; ++i) line[i] = window[i];
-            }
-        }
-    }
-
-    template <int Width>
-    __device__ void narrow_windows(Accumulator (&window)[chunk], const Accumulator* line, bool active) const {
-        if (!active) return;
-        Accumulator tap[chunk + Width - 1];
-#pragma unroll
-        for (int i = 0; i < chunk + Width - 1; ++i) tap[i] = i < chunk ? window[i] : line[i];
-#pragma unroll
-        for (int i = 0; i < chunk; ++i) {
-#pragma unroll
-            for (int t = 1; t < Width; ++t) window[i] = merged.merge(window[i], tap[i + t]);
-        }
-    }
-
-    // The same for any width, with less code, which is few instructions beside a pow for each tap.
-    __device__ void narrow_windows(Accumulator (&window)[chunk], const Accumulator* line, int width,
-                                   bool active) const {
-        if (!active) return;
-#pragma unroll 1
-        for (int t = 1; t < width; ++t) {
-#pragma unroll
-            for (int i = 0; i < chunk; ++i) window[i] = merged.merge(window[i], line[i + t]);
-        }
-    }
-
-    __device__ void wide_windows(Accumulator (&window)[chunk], const Accumulator* line, int width,
-                                 bool active) const {
-        const int beyond = width - chunk, chunks = beyond / chunk, rest = beyond % chunk;
-        Accumulator head = merged.start(), a = head;
-#pragma unroll
-        for (int i = 0; i < chunk - 1; ++i)
-            if (i < rest) head = merged.merge(head, window[i]);
-#pragma unroll
-        for (int i = chunk - 2; i >= 0; --i) window[i] = merged.merge(window[i], window[i + 1]);
-#pragma unroll 2
-        for (int i = 1; i <= chunks; ++i)
-            a = merged.merge(a, __shfl_down_sync(0xffffffff, window[0], i));
-        if (rest > 0) a = merged.merge(a, __shfl_down_sync(0xffffffff, head, chunks + 1));
-        if (!active) return;
-        line += width - 1;
-        window[0] = merged.merge(window[0], a);
-#pragma unroll
-        for (int i = 1; i < chunk; ++i) {
-            a = merged.merge(a, line[i]);
-            window[i] = merged.merge(window[i], a);
-        }
-    }
-
-    // Outputs in this thread's column of plane p, down to the end of tile or plane.
-    __device__ int rows_of(int p) const {
-        if (at.c >= tiles.width || left + at.c >= inner().out.divisor) return 0;
-        if (first_plane + p >= tiles.all_planes) return 0;
-        int below = outer().out.divisor - top;
-        return below < tiles.height ? below : tiles.height;
-    }
+    __device__ int rows_of(int p) const { return Base::rows_below(p, at.c, 0); }
     // Position in y of the first of them, and from one to the next.
     __device__ int position(int p) const {
         const int plane = first_plane + p, image = ChannelsLast ? w.channels.quotient(plane) : plane;
@@ -260,12 +142,6 @@ template <class Op, bool ChannelsLast> struct Tile {
     }
     __device__ int row_step() const {
         return inner().out.divisor * (ChannelsLast ? w.channels.divisor : 1);
-    }
-
-    // Taps that count along one axis; none count as one.
-    __device__ static int counted(const Axis<int>& axis, int output) {
-        int first = output - axis.pad_begin;
-        return most(least(first + axis.kernel, axis.count_end) - most(first, axis.count_begin), 1);
     }
 
     __device__ void store_column(const T* x, typename Op::Out* y) const {
@@ -296,15 +172,15 @@ template <class Op, bool ChannelsLast> struct Tile {
 
     __device__ void store_one(const T* x, typename Op::Out* y) const {
         const int rows = rows_of(at.p);
-        if (rows == 0) return;
+        if (rows <= 0) return;
         const T* plane = plane_of(x, first_plane + at.p);
-        const int column = left + at.c, along = Op::counts ? counted(inner(), column) : 1;
+        const int column = left + at.c, along = Op::counts ? Base::counted(inner(), column) : 1;
         const Accumulator* from = reduced + at.place;
         int n = position(at.p), row = top;
         in_flights<Op::counts || !Op::exact ? 1 : 2>(rows, [&](int flight) {
 #pragma unroll
             for (int i = 0; i < flight; ++i, ++row, from += pitch, n += row_step()) {
-                const Few count(Op::counts ? along * counted(outer(), row) : 1);
+                const Few<65536> count(Op::counts ? along * Base::counted(outer(), row) : 1);
                 y[n] = op.finish(*from, count);
                 if constexpr (!Op::exact) {
                     const Again again{w, plane, row - outer().pad_begin, column - inner().pad_begin};
@@ -316,7 +192,7 @@ template <class Op, bool ChannelsLast> struct Tile {
 
     __device__ void store_twins(T* y) const {
         const int twin = at.p + tiles.planes, rows = rows_of(at.p), both = rows_of(twin);
-        if (rows == 0) return;
+        if (rows <= 0) return;
         const int begin = position(at.p);
         const int twins = ChannelsLast ? position(twin) - begin
                                        : tiles.planes * outer().out.divisor * inner().out.divisor;
@@ -326,7 +202,7 @@ template <class Op, bool ChannelsLast> struct Tile {
 #pragma unroll
             for (int r = 0; r < flight; ++r, from += pitch, to += row_step()) {
                 to[0] = static_cast<unsigned short>(*from);
-                if (both) to[twins] = static_cast<unsigned short>(*from >> 16);
+                if (both > 0) to[twins] = static_cast<unsigned short>(*from >> 16);
             }
         });
     }
@@ -336,11 +212,11 @@ template <class Op, int Width, bool ChannelsLast>
 __global__ void __launch_bounds__(256, 4)
 separable(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
           const __grid_constant__ Tiles tiles, const __grid_constant__ Window<2, int> w) {
-    const Tile<Op, ChannelsLast> tile(w, tiles);
+    const Scalars<Op, Width, ChannelsLast> tile(w, tiles);
     tile.reduce_columns(x);
     __syncthreads();
     if constexpr (Width != 1) {
-        tile.template reduce_rows<Width>();
+        tile.reduce_rows();
         __syncthreads();
     }
     tile.store_column(x, y);

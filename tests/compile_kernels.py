@@ -189,7 +189,7 @@ class Kernel:
     @property
     def specialised(self) -> bool:
         """Whether the window is compiled in."""
-        known = r"rows<|separable<.* (9|\d\d+), \w+>$|window<.*Sizes<[1-9]"
+        known = r"rows<|separable_vectors<|separable<.* (9|\d\d+), \w+>$|window<.*Sizes<[1-9]"
         return bool(re.match(known, self.expression))
 
 

@@ -396,12 +396,13 @@ def test_cost_grows_no_faster_than_the_logarithm_of_the_window(dtype: str, count
 def test_no_window_costs_more_than_a_kernel_that_grows_no_faster_than_its_logarithm(
     op: str, dtype: str, layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """separable.cu alone, strictly, from 3 x 3 on; another is taken where it is better."""
+    """The fused kernels alone, strictly, from 3 x 3 on; another is taken where it is better."""
     windows = (3, 5, 7, 13, 31, 63)
     cases = {k: sliding(op, dtype, layout, k) for k in windows}
     chosen = {k: static.analyse(case)["issued"] for k, case in cases.items()}
     monkeypatch.setattr(separable, "SEPARABLE_TAPS", 1)
-    monkeypatch.setattr(static, "plan", partial(planner.plan.__wrapped__, kernel="separable"))
+    fused = partial(planner.plan.__wrapped__, kernel="separable_vectors")
+    monkeypatch.setattr(static, "plan", fused)
     alone = {k: static.analyse(case)["issued"] for k, case in cases.items()}
     assert max(alone[k] / math.log2(k) for k in windows) == alone[3] / math.log2(3), alone
     assert all(chosen[k] <= 1.2 * alone[k] for k in windows), (chosen, alone)
@@ -416,7 +417,7 @@ def test_the_chosen_kernel_issues_hardly_more_than_any_other(
 ) -> None:
     """The planner compares estimates; these are the counts of what it takes and leaves."""
     issued: dict[tuple[str, int], dict[str, float]] = {}
-    for kernel in ("auto", "rows", "separable", "specialised"):
+    for kernel in ("auto", "rows", "separable_vectors", "separable", "specialised"):
         monkeypatch.setattr(static, "plan", partial(planner.plan.__wrapped__, kernel=kernel))
         for op, k in product(("max", "average"), (3, 5, 7, 9, 13)):
             counts = issued.setdefault((op, k), {})

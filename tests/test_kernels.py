@@ -50,6 +50,8 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "plane": ("plane", {}),
     "few workers": ("plane", {"FILL": 1}),
+    "vectors": ("separable_vectors", {"SEPARABLE_TAPS": 1}),
+    "vectors in parts": ("separable_vectors", {"SEPARABLE_TAPS": 1, "SHARED_BYTES": 5000}),
     "separable": ("separable", {"SEPARABLE_TAPS": 1}),
     "separable in parts": ("separable", {"SEPARABLE_TAPS": 1, "SHARED_BYTES": 5000}),
     "separable, any": ("separable", {"SEPARABLE_TAPS": 1, "compiles_in": lambda: False}),
@@ -188,16 +190,18 @@ def configurations(function: str) -> st.SearchStrategy[Configuration]:
 
 
 def served(configuration: Configuration) -> Configuration:
-    """Leave away what rows.cu and separable.cu do not take, so that they are what runs."""
+    """Leave away what these kernels do not take, so that they are what runs."""
     kernel, case = configuration.kernel, configuration.case
-    if KERNELS[kernel][0] not in ("rows", "separable"):
+    if KERNELS[kernel][0] not in ("rows", "separable", "separable_vectors"):
         return configuration
     x, plain = case.arrays[0], {"dilations": None, "return_indices": False, "storage_order": 0}
-    if KERNELS[kernel][0] == "separable":
+    if KERNELS[kernel][0] != "rows":
         if case.arguments["channels_last"]:
             x, plain = np.moveaxis(x, -1, 1), plain | {"channels_last": False}
         if not case.arguments.get("ceil_mode"):  # where a window may overhang by a stride
             plain["strides"] = None
+    if kernel == "vectors":  # rows of an even size, and as many outputs
+        x, plain = np.repeat(x, 2, axis=-1), plain | {"auto_pad": "SAME_UPPER", "pads": None}
     arguments = {name: value for name, value in plain.items() if name in case.arguments}
     return Configuration(case.on(np.ascontiguousarray(x), **arguments), kernel)
 
@@ -247,7 +251,7 @@ def test_random_calls_equal_the_oracle_under_three_schedules(function):
 def test_random_calls_reach_every_kernel():
     launches = record(one for name in ("max_pool", "lp_pool") for one in drawn(name, 60, seed=0))
     assert {launch.source for launch in launches} >= {
-        "window.cu", "rows.cu", "plane.cu", "separable.cu",
+        "window.cu", "rows.cu", "plane.cu", "separable.cu", "separable_vectors.cu",
     }  # fmt: skip
 
 
@@ -279,6 +283,16 @@ LARGE: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
     ),
     "many planes": ("lp_pool", (3, 50, 12, 12), {"kernel_shape": 12}),
     "more columns than a tile": ("max_pool", (1, 1, 20, 260), {"kernel_shape": (9, 12), "pads": 4}),
+    "tiles of vectors": (
+        "max_pool",
+        (1, 3, 40, 404),
+        {"kernel_shape": (13, 30), "pads": (6, 13, 6, 16)},
+    ),
+    "vectors of planes side by side": (
+        "max_pool",
+        (5, 130, 12, 8),
+        {"kernel_shape": (5, 7), "pads": (2, 3, 2, 3)},
+    ),
     "tall windows": ("average_pool", (1, 2, 16, 24), {"kernel_shape": (9, 19), "pads": 2}),
     "planes side by side": ("max_pool", (3, 400, 2, 3), {"kernel_shape": 2, "pads": 1}),
 }
@@ -363,7 +377,7 @@ template <class V>
 __global__ void quotients(const V* a, const float* taps, int off, V* y, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;
-    Few count(taps[i]);
+    Few<65536> count(taps[i]);
     count.inverse = __int_as_float(__float_as_int(count.inverse) + off);
     y[i] = quotient(a[i], count);
 }
@@ -375,7 +389,7 @@ __global__ void quotients(const V* a, const float* taps, int off, V* y, int n) {
 def test_a_quotient_by_few_taps_is_right_with_a_reciprocal_whose_last_bit_is_wrong(
     cuda: str, dtype: np.typing.DTypeLike, off: int
 ) -> None:
-    """``quotient(a, Few)`` of element.cuh, half of all next to the middle of two floats."""
+    """``quotient(a, Few<65536>)`` of element.cuh, half of all next to the middle of two floats."""
     rng = np.random.default_rng(0)
     taps = np.r_[1 : 2**12, rng.integers(2**12, 2**16, 4096), 2**16][:, None].astype(dtype)
     floats = rng.random((1, 300)).astype(dtype) + np.ones((), dtype)
@@ -623,7 +637,7 @@ STRUCTS = {
         for axes, index in product((1, 2, 3, 4), ("int", "long long"))
     },
     "Rows": ("rows.cu", rows.rows_dtype()),
-    "Tiles": ("separable.cu", separable.TILES_DTYPE),
+    "Tiles": ("separable.cuh", separable.TILES_DTYPE),
     "Roi": ("roi.cu", roi.ROI_DTYPE),
 }
 

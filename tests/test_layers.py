@@ -38,6 +38,7 @@ ORDER = (
     "planner.tile_cost",
     "planner.rows",
     "planner.separable",
+    "planner.separable_vectors",
     "planner.plane",
     "planner.unpool",
     "planner.roi",

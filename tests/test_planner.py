@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import gpupool
 from gpupool import jit, planner, verify
 from gpupool.errors import GpupoolValueError
-from gpupool.planner import THREADS, contiguous, plan
+from gpupool.planner import THREADS, contiguous, plan, separable_vectors
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import SHARED_BYTES
 from gpupool.planner.parameters import divisor
@@ -449,6 +449,8 @@ def test_norms_by_powers_take_the_generic_tier() -> None:
     walked = "separable<Lp<float, 0, float>, 0, false>"  # three pows for an output, not ten
     assert expression(2.5, 3) == expression(2.5, 13) == walked
     assert expression(2.5, 3, stride=2).startswith("window<Lp<float, 0, float>, 2, int, ")
+    norms = resolve("lp", (8, 64, 56, 56), "float32", p=2.5, kernel_shape=3, strides=2)
+    assert {plan(norms, kernel=name).kernel for name in ("specialised", "rows")} == {"window"}
 
 
 def test_windows_are_walked_along_as_far_as_shared_memory_is_wide() -> None:
@@ -466,10 +468,11 @@ def test_the_walk_is_chosen_where_it_costs_less() -> None:
         return plan(resolve("max", shape, dtype, kernel_shape=kernel, pads=pads)).kernel
 
     large = (4, 64, 512, 512)
-    assert chosen(large, "float32", 9, 4) == chosen(large, "float16", 9) == "rows"
+    assert chosen(large, "float32", 7, 3) == chosen(large, "float16", 9) == "rows"
+    assert chosen(large, "float32", 9, 4) == chosen(large, "int8", 13, 6) == "separable_vectors"
     assert chosen(large, "float32", 10) == chosen(large, "int8", 10) == "separable"
-    assert chosen(large, "float16", 15) == chosen(large, "float32", 63) == "separable"
-    assert chosen((64, 64, 20000), "float32", 243) == "window"  # two outputs for each tile
+    assert chosen(large, "float16", 15) == chosen(large, "float32", 63) == "separable_vectors"
+    assert chosen((64, 64, 20001), "float32", 243) == "window"  # two outputs for each tile
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "uint8"])
@@ -491,9 +494,10 @@ def test_channels_last_a_tile_holds_neighbouring_channels(op: str, dtype: str) -
 
 
 def test_tiles_of_separable_are_those_of_its_source() -> None:
-    text = (jit.kernel_folder() / "separable.cu").read_text()
-    assert f"constexpr int chunk = {CHUNK};" in text
-    assert f"constexpr int pitch = {PITCH // CHUNK} * chunk;" in text
+    text = (jit.kernel_folder() / "separable.cuh").read_text()
+    four, eight = separable_vectors.CHUNK.values()
+    assert f"chunk = Unit == 4 ? {four} : Unit == 2 ? {eight} : {CHUNK};" in text
+    assert f"pitch = (Unit > 1 ? Lanes : {PITCH // CHUNK}) * chunk;" in text
     assert PITCH % CHUNK == 0
     assert PITCH <= THREADS
 
@@ -502,7 +506,7 @@ def test_tiles_of_separable_are_those_of_its_source() -> None:
 def test_a_tile_of_separable_fits_in_shared_memory(kernel_shape: tuple[int, int]) -> None:
     for dtype, shape in product(("float16", "float64"), [(1, 1, 700, 700), (8, 512, 70, 120)]):
         problem = resolve("average", shape, dtype, kernel_shape=kernel_shape, pads=4)
-        (launch,) = plan(problem).launches
+        (launch,) = plan(problem, kernel="separable").launches
         tiles = launch.scalars[0]
         assert launch.source == "separable.cu"
         assert tiles["planes"] * tiles["span"] + CHUNK - 1 <= tiles["columns"] <= PITCH
@@ -510,6 +514,45 @@ def test_a_tile_of_separable_fits_in_shared_memory(kernel_shape: tuple[int, int]
         assert tiles["height"] <= tiles["rows"]
         assert launch.shared == tiles["rows"] * PITCH * (8 if dtype == "float64" else 4)
         assert launch.shared <= SHARED_BYTES
+
+
+@pytest.mark.parametrize("kernel_shape", [(13, 13), (60, 5), (3, 100)])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "uint8"])
+def test_a_tile_of_vectors_fits_in_shared_memory(dtype: str, kernel_shape: tuple[int, int]) -> None:
+    for shape, pad in product([(1, 1, 700, 704), (8, 512, 70, 120)], (4, 5, 6, 7)):
+        pads = pad, pad, pad, (kernel_shape[1] - 1 - pad) % 4
+        problem = resolve("max", shape, dtype, kernel_shape=kernel_shape, pads=pads)
+        (launch,) = plan(problem, kernel="separable_vectors").launches
+        tiles, held = launch.scalars[0], 8 if dtype == "float64" else 4
+        width, lanes, vector, shift = map(int, launch.template[1:])
+        chunk = separable_vectors.CHUNK[held]
+        assert launch.source == "separable_vectors.cu"
+        assert (pads[1] + shift) % vector == tiles["span"] % vector == tiles["width"] % vector == 0
+        assert tiles["width"] + width - 1 + shift <= tiles["span"] + max(0, pads[1])
+        assert tiles["planes"] * tiles["span"] + chunk - 1 <= tiles["columns"] <= lanes * chunk
+        assert tiles["columns"] % chunk == 0
+        assert tiles["height"] <= tiles["rows"]
+        assert launch.shared == tiles["rows"] * lanes * chunk * held <= SHARED_BYTES
+        assert tiles["share"] % kernel_shape[0] == 0
+
+
+def test_vectors_serve_aligned_rows_of_operators_that_never_look_twice() -> None:
+    def chosen(op: str, dtype: str, size: int, alignment: int = 16, **more: Any) -> str:
+        problem = resolve(op, (8, 64, 80, size), dtype, kernel_shape=15, **more)
+        found = plan(problem, None, alignment).launches[0]
+        return ", ".join([found.kernel, *found.template[3:4]])
+
+    assert chosen("max", "float32", 94) == "separable_vectors, 2"  # 80 outputs of a row of 94
+    assert chosen("max", "float32", 96, pads=(0, 7, 0, 7)) == "separable_vectors, 4"
+    assert chosen("max", "float32", 96, 8, pads=(0, 7, 0, 7)) == "separable_vectors, 2"
+    assert chosen("max", "float64", 96, pads=(0, 7, 0, 7)) == "separable_vectors, 2"
+    assert chosen("average", "float16", 94) == "separable_vectors, 2"
+    assert chosen("average", "uint8", 94) == "separable_vectors, 2"
+    assert chosen("max", "float32", 95) == chosen("max", "float32", 96, 4) == "separable"
+    for op, dtype in (("average", "float32"), ("average", "bfloat16"), ("lp", "float16")):
+        assert chosen(op, dtype, 94) == "separable"
+    large = resolve("average", (1, 1, 400, 400), "uint8", kernel_shape=(182, 181), pads=90)
+    assert plan(large, kernel="separable_vectors").kernel == "separable"  # a quotient in double
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

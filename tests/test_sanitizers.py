@@ -284,16 +284,36 @@ BUGS = {
         RACE + "shared memory|which nobody wrote", pool(1, 1, 9, 9), "separable",
     ),
     "no barrier between the lanes of a row": Planted(
-        "separable.cu", "            __syncwarp();\n", "", RACE + "shared memory",
+        "separable.cuh", "            __syncwarp();\n", "", RACE + "shared memory",
         pool(1, 1, 9, 40), "separable",
     ),
     "no barrier between rows and stores": Planted(
-        "separable.cu", "reduce_rows<Width>();\n        __syncthreads();", "reduce_rows<Width>();",
+        "separable.cu", "reduce_rows();\n        __syncthreads();", "reduce_rows();",
         RACE + "shared memory", pool(1, 1, 9, 40), "separable",
     ),
     "columns past the row": Planted(
         "separable.cu", " && within(position, inner().size)", "", OUTSIDE,
         pool(1, 1, 9, 9, pads=1), "separable",
+    ),
+    "no barrier between columns and rows of vectors": Planted(
+        "separable_vectors.cu", "(x);\n    __syncthreads();", "(x);",
+        RACE + "shared memory|which nobody wrote", pool(1, 1, 9, 12, pads=1), "vectors",
+    ),
+    "no barrier between rows and stores of vectors": Planted(
+        "separable_vectors.cu", "reduce_rows();\n        __syncthreads();", "reduce_rows();",
+        RACE + "shared memory", pool(1, 1, 9, 40, pads=1), "vectors",
+    ),
+    "vectors past the row": Planted(
+        "separable_vectors.cu", " && within(position, inner().size)", "", OUTSIDE,
+        pool(1, 1, 9, 12, pads=1), "vectors",
+    ),
+    "rows of vectors past the plane": Planted(
+        "separable_vectors.cu", "return low <= row && row < high;", "return row < high;", OUTSIDE,
+        pool(1, 1, 9, 12, pads=1), "vectors",
+    ),
+    "lanes that take rows past the tile": Planted(
+        "separable.cuh", "(together == 1 || mine <= last)", "true", RACE + "shared memory",
+        pool(1, 1, 9, 12, pads=1), "vectors",
     ),
     "a maximum that is not atomic": Planted(
         "unpool.cu", "atomicMax(claims + to, static_cast<Index>(i));",

@@ -11,7 +11,16 @@ from __future__ import annotations
 from functools import lru_cache
 from math import inf
 
-from gpupool.planner import plane, preprocess, roi, rows, separable, unpool, window
+from gpupool.planner import (
+    plane,
+    preprocess,
+    roi,
+    rows,
+    separable,
+    separable_vectors,
+    unpool,
+    window,
+)
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import THREADS, Launch, Plan, Scalar, contiguous
 from gpupool.planner.parameters import by_powers
@@ -22,7 +31,7 @@ from gpupool.problem import PoolProblem, PreprocessProblem, Problem, RoiProblem,
 
 __all__ = ["KERNELS", "THREADS", "Launch", "Plan", "Scalar", "contiguous", "plan"]
 
-KERNELS = ("auto", "window", "specialised", "rows", "plane", "separable")
+KERNELS = ("auto", "window", "specialised", "rows", "plane", "separable_vectors", "separable")
 """What ``plan`` may be asked for; "window" is the generic tier of window.cu."""
 
 
@@ -48,9 +57,13 @@ def plan(
         return Plan(problem, steps, (preprocess.launch(problem, steps),))
     geometry = Geometry.of(problem, steps)
     tile = _rows_tile(problem, geometry, alignment, kernel)
-    if kernel in ("auto", "separable"):
+    if kernel in ("auto", "separable_vectors", "separable"):
         most = _sliding_cost(problem, geometry, tile) if kernel == "auto" else inf
-        launch = separable.launch(problem, geometry, most)
+        launch = None
+        if kernel != "separable":
+            launch = separable_vectors.launch(problem, geometry, alignment, most)
+        if launch is None:
+            launch = separable.launch(problem, geometry, most)
         if launch is not None:
             return Plan(problem, steps, (launch,))
     if kernel == "plane" or (kernel == "auto" and plane.serves(problem, geometry, alignment)):
@@ -83,7 +96,7 @@ def _sliding_launch(
 ) -> Launch:
     """Choose among rows.cu and the two tiers of window.cu: the fewest instructions."""
     generic = window.launch(problem, geometry, specialised=False)
-    if kernel == "window" or (kernel == "auto" and by_powers(problem)):
+    if kernel == "window" or by_powers(problem):
         return generic
     if not specialisable(geometry):
         return generic

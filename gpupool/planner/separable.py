@@ -46,11 +46,12 @@ TILES_DTYPE = np.dtype(
         ),
         *((name, divisor_dtype("int")) for name in ("down", "across")),
         ("span", "i4"),
-        ("neighbours", divisor_dtype("int")),
+        *((name, divisor_dtype("int")) for name in ("seats", "neighbours")),
+        ("share", "i4"),
     ],
     align=True,
 )
-"""The NumPy mirror of ``Tiles`` in kernels/separable.cu."""
+"""The NumPy mirror of ``Tiles`` in kernels/separable.cuh."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,21 @@ class _Tiles:
 
 def launch(problem: PoolProblem, geometry: Geometry, most: float) -> Launch | None:
     """Launch separable.cu, or return None where it does not serve or costs more than ``most``."""
+    planes = served(problem, geometry)
+    if planes is None or planes.dims[1].axis.kernel > PITCH - CHUNK:
+        return None
+    geometry = planes
+    tiles = _tiles(problem, geometry)
+    if tiles.cost > most:
+        return None
+    return _tiled_launch(problem, geometry, tiles)
+
+
+def served(problem: PoolProblem, geometry: Geometry) -> Geometry | None:
+    """Return the problem as planes of two axes, or None where the windows are not separable.
+
+    That is, where they do not overlap as much as they can, or are more than one can divide by.
+    """
     if prod(dim.axis.out for dim in geometry.dims) == 1 or geometry.outputs == 0:
         return None
     if len(geometry.dims) == 1:
@@ -82,32 +98,27 @@ def launch(problem: PoolProblem, geometry: Geometry, most: float) -> Launch | No
         return None
     if any(a.stride != 1 or a.dilation != 1 or a.kernel > a.size + a.pad_begin for a in axes):
         return None
-    if not SEPARABLE_TAPS <= geometry.taps <= MOST_SEPARABLE_TAPS or axes[1].kernel > PITCH - CHUNK:
-        return None
-    tiles = _tiles(problem, geometry)
-    if tiles.cost > most:
-        return None
-    return _tiled_launch(problem, geometry, tiles)
+    return geometry if SEPARABLE_TAPS <= geometry.taps <= MOST_SEPARABLE_TAPS else None
 
 
 def _tiles(problem: PoolProblem, geometry: Geometry) -> _Tiles:
     """Return as many columns as a block has threads, and the rows that cost least."""
     outer, inner = (dim.axis for dim in geometry.dims)
-    twins = problem.reduction == "max" and problem.dtype.itemsize == 2
+    paired = twins(problem)
     usable = PITCH - CHUNK + 1  # the last windows of a row are read with the rest of their chunk
     # Planes side by side share the padding between them, as far as no window lies in it.
     shared_padding = min(inner.pad_begin, inner.pad_end, inner.kernel - 1)
     fitting = (usable - shared_padding) // (inner.out + inner.kernel - 1 - shared_padding)
-    planes, across = _neighbours(problem, inner, usable, twins), 1
+    planes, across = _neighbours(problem, inner, usable), 1
     if fitting >= planes:
-        planes *= max(1, min(fitting, geometry.planes // (BLOCKS << twins)) // planes)
+        planes *= max(1, min(fitting, geometry.planes // (BLOCKS << paired)) // planes)
     else:
         shared_padding = 0
         across = -(-inner.out // (usable // planes - inner.kernel + 1))
     width = -(-inner.out // across)
     span = width + inner.kernel - 1 - shared_padding
     columns = -(-(planes * span + shared_padding + CHUNK - 1) // CHUNK) * CHUNK
-    blocks = -(-geometry.planes // (planes << twins)) * across
+    blocks = -(-geometry.planes // (planes << paired)) * across
     most_rows = SHARED_BYTES // (PITCH * accumulator(problem).itemsize)
     highest = min(outer.out, most_rows)
     heights = {highest, *range(outer.kernel, highest, outer.kernel)}
@@ -117,15 +128,22 @@ def _tiles(problem: PoolProblem, geometry: Geometry) -> _Tiles:
         (_tiled_cost(outer, height, blocks, lanes, *each), height) for height in heights
     )
     rows = min(-(-height // outer.kernel) * outer.kernel, most_rows)
-    return _Tiles(planes, planes << twins, height, width, span, rows, columns, cost)
+    return _Tiles(planes, planes << paired, height, width, span, rows, columns, cost)
 
 
-def _neighbours(problem: PoolProblem, inner: Axis, usable: int, twins: bool) -> int:
+def twins(problem: PoolProblem) -> bool:
+    """Whether words of shared memory hold the maxima of two planes."""
+    return problem.reduction == "max" and problem.dtype.itemsize == 2
+
+
+def _neighbours(problem: PoolProblem, inner: Axis, usable: int) -> int:
     """Return the planes of a tile: channels last what a sector of memory holds, up to half halo."""
     if not problem.channels_last:
         return 1
-    sector = SECTOR_BYTES // problem.dtype.itemsize >> twins
-    return max(1, min(sector, problem.channels >> twins, usable // (2 * inner.kernel - 1)))
+    sector, channels = SECTOR_BYTES // problem.dtype.itemsize, problem.channels
+    if twins(problem):
+        sector, channels = sector // 2, channels // 2
+    return max(1, min(sector, channels, usable // (2 * inner.kernel - 1)))
 
 
 def _tiled_cost(
@@ -146,7 +164,7 @@ def _tiled_launch(problem: PoolProblem, geometry: Geometry, tiles: _Tiles) -> La
     tile = (
         tiles.planes, geometry.planes, tiles.together, tiles.height, tiles.width, tiles.rows,
         tiles.columns, divisor(down, "int"), divisor(across, "int"), tiles.span,
-        divisor(neighbours, "int"),
+        divisor(tiles.columns, "int"), divisor(neighbours, "int"), tiles.rows,
     )  # fmt: skip
     reduction, width = operator(problem, "int"), str(inner.kernel)
     last = boolean(problem.channels_last)

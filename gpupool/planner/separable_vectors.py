@@ -1,0 +1,237 @@
+"""separable_vectors.cu: large overlapping windows by vectors of columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from operator import itemgetter
+
+import numpy as np
+
+from gpupool.dtypes import FLOAT16
+from gpupool.planner.geometry import Geometry
+from gpupool.planner.launches import BLOCKS, SHARED_BYTES, THREADS, WARP, Launch
+from gpupool.planner.parameters import (
+    accumulator,
+    divisor,
+    operator,
+    vector_width,
+    window_parameters,
+)
+from gpupool.planner.separable import TILES_DTYPE, served, twins
+from gpupool.planner.specialised import admit, compiles_in
+from gpupool.problem import PoolProblem
+from gpupool.window import Axis
+
+MOST_INTEGER_TAPS = 2**15 - 1
+"""A float32 quotient of integers by more than that is not proved to be rounded right."""
+
+VECTOR_BYTES = 16
+"""Bytes that a thread reads and writes at once, at most."""
+
+CHUNK = {4: 12, 8: 10}
+"""Outputs of a row that one lane takes, by the bytes of a partial result."""
+
+SEAT, RUN, READ, MERGE, STORE, LINE = 150, 22, 16, 5, 28, 80
+"""Instructions of a thread: where its columns are, a run, and of each row a vector that is read, a
+column that is merged, and a vector of averages; and of a lane for each row. Fitted to tiles whose
+counts they meet within 13 % (standard deviation)."""
+
+DOUBLE_MERGE, DOUBLE_LINE = 15, 120
+"""The same for maxima of float64, which no instruction takes."""
+
+
+@dataclass(frozen=True)
+class _Form:
+    """What is compiled in: lanes that take a row, columns read at once, and those read in front.
+
+    ``shift`` more columns are read so that they begin on a vector; a lane takes ``chunk`` outputs.
+    """
+
+    lanes: int
+    vector: int
+    shift: int
+    chunk: int
+
+    @property
+    def pitch(self) -> int:
+        """Columns of shared memory."""
+        return self.lanes * self.chunk
+
+    @property
+    def usable(self) -> int:
+        """Columns under the windows: the last ones are read with the rest of their chunk."""
+        return (self.pitch - self.chunk + 1) // self.vector * self.vector
+
+
+@dataclass(frozen=True)
+class _Tiles:
+    """The outputs of one block: planes x height x width.
+
+    ``span`` input columns lie under a plane's; ``together`` counts two planes where a word of
+    shared memory holds two maxima; ``rows`` and ``columns`` of it are used.
+    """
+
+    form: _Form
+    planes: int
+    together: int
+    height: int
+    width: int
+    span: int
+    rows: int
+    columns: int
+
+    def blocks(self, geometry: Geometry) -> tuple[int, int, int]:
+        """Return how many take the planes, the rows and the columns."""
+        outer, inner = (dim.axis for dim in geometry.dims)
+        planes = -(-geometry.planes // self.together)
+        return planes, -(-outer.out // self.height), -(-inner.out // self.width)
+
+    @property
+    def seats(self) -> int:
+        """Vectors of columns in use."""
+        return self.columns // self.form.vector
+
+    def share(self, kernel: int) -> int:
+        """Return the rows of each of the threads of a seat: whole runs."""
+        runs = -(-self.rows // kernel)
+        return -(-runs // max(1, min(runs, THREADS // self.seats))) * kernel
+
+
+def launch(
+    problem: PoolProblem, geometry: Geometry, alignment: int, most: float
+) -> Launch | None:  # fmt: skip
+    """Launch the kernel, or return None where it does not serve or costs more than ``most``."""
+    planes = served(problem, geometry)
+    if planes is None or not compiles_in() or not _exact(problem, planes):
+        return None
+    tiles = (
+        tile
+        for form in _forms(problem, planes, alignment)
+        for tile in _tiles(problem, planes, form)
+    )
+    weighed = ((_cost(problem, planes, tile), tile) for tile in tiles)
+    cost, tile = min(weighed, key=itemgetter(0), default=(most, None))
+    if tile is None or cost > most:
+        return None
+    found = _tiled_launch(problem, planes, tile)
+    return found if admit((found.kernel, *found.template)) else None
+
+
+def _exact(problem: PoolProblem, geometry: Geometry) -> bool:
+    """Whether no result needs a second look, nor a quotient in float64."""
+    if problem.reduction == "average" and not problem.dtype.is_float:
+        return geometry.taps <= MOST_INTEGER_TAPS
+    return problem.reduction == "max" or (
+        problem.reduction == "average" and problem.dtype == FLOAT16
+    )
+
+
+def _forms(problem: PoolProblem, geometry: Geometry, alignment: int) -> list[_Form]:
+    """Return the forms with the widest vectors that fit, by rows of a warp and parts of one."""
+    inner, vector = geometry.dims[1].axis, _vector(problem, geometry, alignment)
+    if vector < 2:
+        return []
+    shift, chunk = -inner.pad_begin % vector, CHUNK[accumulator(problem).itemsize]
+    forms = (_Form(lanes, vector, shift, chunk) for lanes in (WARP, WARP // 2, WARP // 4))
+    return [form for form in forms if form.usable >= shift + inner.kernel - 1 + vector]
+
+
+def _vector(problem: PoolProblem, geometry: Geometry, alignment: int) -> int:
+    """Return how many columns a thread reads at once."""
+    *outer, inner = geometry.dims
+    if inner.step != 1 or problem.channels_last:
+        return 1
+    steps = [dim.step for dim in (geometry.batch, geometry.channels, *outer)]
+    most = VECTOR_BYTES // accumulator(problem).itemsize
+    vector = min(
+        vector_width(alignment, problem.dtype, most, inner.axis.size, *steps),
+        vector_width(alignment, problem.out_dtype, most, inner.axis.out),
+    )
+    # Where rows are not reduced nothing moves what is read in front.
+    return vector if inner.axis.kernel > 1 or inner.axis.pad_begin % vector == 0 else 1
+
+
+def _tiles(problem: PoolProblem, geometry: Geometry, form: _Form) -> Iterator[_Tiles]:
+    """Return tiles worth weighing: as many columns and rows as shared memory holds, and fewer."""
+    outer, inner = (dim.axis for dim in geometry.dims)
+    vector, usable = form.vector, form.usable
+    # Planes side by side share the padding between them, as far as no window lies in it.
+    shared_padding = min(inner.pad_begin, inner.pad_end, inner.kernel - 1) // vector * vector
+    halo = form.shift + inner.kernel - 1
+    each = _rounded(inner.out + halo - shared_padding, vector)
+    fitting = (usable - shared_padding) // each
+    across, width = 1, inner.out
+    if not fitting:
+        shared_padding = 0
+        across = -(-inner.out // ((usable - halo) // vector * vector))
+        width = _rounded(-(-inner.out // across), vector)
+    span = _rounded(width + halo - shared_padding, vector)
+    most_rows = SHARED_BYTES // (form.pitch * accumulator(problem).itemsize)
+    while True:
+        planes = max(1, fitting)
+        columns = planes * span + shared_padding + form.chunk - 1
+        for height in _heights(outer, most_rows):
+            rows = min(_rounded(height, outer.kernel), most_rows)
+            yield _Tiles(
+                form, planes, planes << twins(problem), height, width, span, rows,
+                _rounded(columns, form.chunk),
+            )  # fmt: skip
+        if fitting < 2:
+            return
+        fitting //= 2
+
+
+def _heights(outer: Axis, most_rows: int) -> set[int]:
+    """Return rows of outputs: all that fit, as many in each tile, or whole runs."""
+    highest = min(outer.out, most_rows)
+    fewest = -(-outer.out // highest)
+    whole = highest // outer.kernel * outer.kernel
+    even = (-(-outer.out // tiles) for tiles in range(fewest, fewest + 3))
+    return {highest, *even, *(rows for rows in (whole, whole - outer.kernel) if rows > 0)}
+
+
+def _rounded(number: int, unit: int) -> int:
+    """Round up to a multiple.
+
+    >>> _rounded(13, 4), _rounded(12, 4)
+    (16, 12)
+    """
+    return -(-number // unit) * unit
+
+
+def _cost(problem: PoolProblem, geometry: Geometry, tiles: _Tiles) -> float:
+    """Estimate the instructions of all blocks: columns down, rows, columns stored."""
+    outer, vector = geometry.dims[0].axis, tiles.form.vector
+    maxima, double = problem.reduction == "max", problem.dtype.itemsize == 8
+    merge, line = (DOUBLE_MERGE, DOUBLE_LINE) if maxima and double else (MERGE, LINE)
+    runs = -(-tiles.rows // outer.kernel)
+    shares = -(-tiles.rows // tiles.share(outer.kernel))
+    reads = runs * outer.kernel + tiles.height
+    lanes = _rounded(tiles.seats * shares, WARP) / shares
+    column = SEAT * shares + RUN * runs + reads * (READ + merge * vector)
+    column += tiles.height * (0 if maxima else STORE)
+    lines = _rounded(tiles.height * tiles.form.lanes, THREADS)
+    return max(prod(tiles.blocks(geometry)), BLOCKS) * (lanes * column + lines * line)
+
+
+def _tiled_launch(problem: PoolProblem, geometry: Geometry, tiles: _Tiles) -> Launch:
+    form, inner = tiles.form, geometry.dims[1].axis
+    blocks, down, across = tiles.blocks(geometry)
+    tile = (
+        tiles.planes, geometry.planes, tiles.together, tiles.height, tiles.width, tiles.rows,
+        tiles.columns, divisor(down, "int"), divisor(across, "int"), tiles.span,
+        divisor(tiles.seats, "int"), divisor(tiles.span // form.vector, "int"),
+        tiles.share(geometry.dims[0].axis.kernel),
+    )  # fmt: skip
+    numbers = (inner.kernel, form.lanes, form.vector, form.shift)
+    return Launch(
+        "separable_vectors.cu",
+        "separable_vectors",
+        (operator(problem, "int"), *map(str, numbers)),
+        ("x", "y"),
+        (np.array(tile, TILES_DTYPE), window_parameters(problem, geometry)),
+        (blocks * down * across, 1),
+        tiles.rows * form.pitch * accumulator(problem).itemsize,
+    )

@@ -1,0 +1,185 @@
+// What separable.cu and separable_vectors.cu share: the tile of large overlapping windows that a block
+// of 256 threads takes in shared memory, of one plane or of several small ones side by side, and the
+// pass along its rows.
+//
+// Each lane of a warp takes a chunk of a row's outputs. What all their windows share, from the end of
+// the chunk to the end of the first window, are whole chunks, which other lanes have merged, and the
+// head of one; windows shorter than a chunk are put together from lengths doubled. No tap is taken
+// back, which keeps sums as accurate as maxima. What windows reduce across the end of a plane is not
+// stored.
+#pragma once
+#include "window.cuh"
+
+extern __shared__ __align__(16) unsigned char shared[];
+
+struct Tiles {
+    int planes, all_planes;         // side by side in a block, and of the array
+    int together;                   // of a block: twice as many where words hold two
+    int height, width;              // outputs of a tile
+    int rows;                       // of shared memory: whole runs, as far as they fit
+    int columns;                    // of shared memory in use: whole chunks
+    Divisor<int> down, across;      // tiles of a plane
+    int span;                       // input columns under the tile of one plane
+    Divisor<int> seats;             // threads for the columns in use
+    Divisor<int> neighbours;        // seats of a plane; channels last of a column: planes
+    int share;                      // rows of one of several threads for a seat: whole runs
+};
+
+// Width is the window's, or 0 for any of at least a chunk and, for slow operators, any. Lanes of a warp
+// take a row, and read Unit elements of it at once. The first window begins in column Shift.
+template <class Op, int Width, int Lanes, int Unit, int Shift> struct Tile {
+    using T = typename Op::Element;
+    using Out = typename Op::Out;
+    // What shared memory holds: partial results, or two of two planes in a word.
+    using Merged = typename Held<Op>::Type;
+    using Accumulator = typename Merged::Accumulator;
+    // Outputs of a lane: so many that no two lanes that read together meet in a bank.
+    static constexpr int chunk = Unit == 4 ? 12 : Unit == 2 ? 10 : 9;
+    // Columns of shared memory; no more than threads where each takes one.
+    static constexpr int pitch = (Unit > 1 ? Lanes : 28) * chunk;
+
+    const Window<2, int>& w;
+    const Tiles& tiles;
+    const Op op;
+    const Merged merged;
+    Accumulator* const reduced = reinterpret_cast<Accumulator*>(shared);
+    int first_plane, top, left;  // the tile's first output
+
+    __device__ Tile(const Window<2, int>& window, const Tiles& t)
+        : w(window), tiles(t), op(window.norm), merged(window.norm) {
+        int row = tiles.across.quotient(blockIdx.x), group = tiles.down.quotient(row);
+        left = (blockIdx.x - row * tiles.across.divisor) * tiles.width;
+        top = (row - group * tiles.down.divisor) * tiles.height;
+        first_plane = group * tiles.together;
+    }
+
+    __device__ const Axis<int>& outer() const { return w.axis[0]; }
+    __device__ const Axis<int>& inner() const { return w.axis[1]; }
+
+    __device__ const T* plane_of(const T* x, int plane) const {
+        int image = w.channels.quotient(plane);
+        return x + image * w.batch_step + (plane - image * w.channels.divisor) * w.channel_step;
+    }
+
+    // Outputs of column c of plane p from a row of the tile on, down to the end of tile or plane.
+    __device__ int rows_below(int p, int c, int row) const {
+        if (c >= tiles.width || left + c >= inner().out.divisor) return 0;
+        if (first_plane + p >= tiles.all_planes) return 0;
+        return least(outer().out.divisor - top, tiles.height) - row;
+    }
+
+    // Taps that count along one axis; none count as one.
+    __device__ static int counted(const Axis<int>& axis, int output) {
+        int first = output - axis.pad_begin;
+        return most(least(first + axis.kernel, axis.count_end) - most(first, axis.count_begin), 1);
+    }
+
+    // Elements Skip .. Skip + Many - 1 from an aligned place on, by the vectors that hold them.
+    template <int Skip, int Many>
+    __device__ static void read_row(Accumulator (&to)[Many], const Accumulator* from) {
+#pragma unroll
+        for (int i = Skip / Unit * Unit; i < Skip + Many; i += Unit) {
+            const auto pack = *reinterpret_cast<const Pack<Accumulator, Unit>*>(from + i);
+#pragma unroll
+            for (int u = 0; u < Unit; ++u)
+                if (Skip <= i + u && i + u < Skip + Many) to[i + u - Skip] = pack.element[u];
+        }
+    }
+
+    __device__ void reduce_rows() const {
+        constexpr int together = 32 / Lanes;  // rows of a warp
+        const int begin = threadIdx.x % Lanes * chunk, width = Width ? Width : inner().kernel;
+        // Lanes behind the columns do as the first one does, those behind the rows as the last row's;
+        // they store nothing.
+        const int head = begin + Shift + chunk <= tiles.columns ? begin : 0;
+        const bool active = begin + Shift + width + chunk - 1 <= tiles.columns;
+        const int tail = active ? begin : 0, last = tiles.height - 1;
+#pragma unroll 1
+        for (int row = threadIdx.x / 32 * together; row <= last; row += blockDim.x / Lanes) {
+            const int mine = together > 1 ? row + threadIdx.x % 32 / Lanes : row;
+            Accumulator* line = reduced + (together > 1 ? least(mine, last) : row) * pitch;
+            Accumulator window[chunk];
+            if constexpr (0 < Width && Width < chunk) {
+                narrow_windows(window, line + tail);
+            } else {
+                read_row<Shift>(window, line + head);
+                if (Op::slow && width < chunk) slow_windows(window, line + tail, width);
+                else wide_windows(window, line + tail, width);
+            }
+            __syncwarp();
+            if (active && (together == 1 || mine <= last)) {
+#pragma unroll
+                for (int i = 0; i < chunk; i += Unit) {
+                    Pack<Accumulator, Unit> pack;
+#pragma unroll
+                    for (int u = 0; u < Unit; ++u) pack.element[u] = window[i + u];
+                    *reinterpret_cast<Pack<Accumulator, Unit>*>(line + begin + i) = pack;
+                }
+            }
+        }
+    }
+
+    __device__ void narrow_windows(Accumulator (&window)[chunk], const Accumulator* line) const {
+        Accumulator part[chunk + Width - 1];
+        read_row<Shift>(part, line);
+        add_parts<1, 0>(window, part);
+    }
+
+    // Windows of a width that is the sum of powers of two: each part reduces Length taps, and of the
+    // window's taps Done are reduced.
+    template <int Length, int Done, int Parts>
+    __device__ void add_parts(Accumulator (&window)[chunk], Accumulator (&part)[Parts]) const {
+        constexpr bool adds = Width & Length;
+        if constexpr (adds) {
+#pragma unroll
+            for (int i = 0; i < chunk; ++i)
+                window[i] = Done ? merged.merge(window[i], part[i + Done]) : part[i];
+        }
+        if constexpr (2 * Length <= Width) {
+#pragma unroll
+            for (int i = 0; i < Parts - Length; ++i) part[i] = merged.merge(part[i], part[i + Length]);
+            add_parts<2 * Length, Done + (adds ? Length : 0)>(window, part);
+        }
+    }
+
+    // For any width, with little code, which is few instructions beside a pow for each tap.
+    __device__ void slow_windows(Accumulator (&window)[chunk], const Accumulator* line, int width) const {
+#pragma unroll 1
+        for (int t = 1; t < width; ++t) {
+#pragma unroll
+            for (int i = 0; i < chunk; ++i) window[i] = merged.merge(window[i], line[i + t]);
+        }
+    }
+
+    __device__ void wide_windows(Accumulator (&window)[chunk], const Accumulator* line, int width) const {
+        const int beyond = width - chunk, chunks = beyond / chunk, rest = beyond % chunk;
+        Accumulator head = window[0], a = merged.start();
+#pragma unroll
+        for (int i = 1; i < chunk - 1; ++i)
+            if (i < rest) head = merged.merge(head, window[i]);
+#pragma unroll
+        for (int i = chunk - 2; i >= 0; --i) window[i] = merged.merge(window[i], window[i + 1]);
+#pragma unroll 2
+        for (int i = 1; i <= chunks; ++i)
+            a = merged.merge(a, __shfl_down_sync(0xffffffff, window[0], i));
+        if (rest > 0) a = merged.merge(a, __shfl_down_sync(0xffffffff, head, chunks + 1));
+        if constexpr (Unit > 1) {
+            Accumulator tail[chunk - 1];
+            read_row<Shift + Width>(tail, line);
+            end_windows(window, a, tail);
+        } else {
+            end_windows(window, a, line + width);
+        }
+    }
+
+    // What they have behind the chunk: `a`, which all share, and more and more of the tail.
+    template <class Tail>
+    __device__ void end_windows(Accumulator (&window)[chunk], Accumulator a, const Tail& tail) const {
+        window[0] = merged.merge(window[0], a);
+#pragma unroll
+        for (int i = 1; i < chunk; ++i) {
+            a = merged.merge(a, tail[i - 1]);
+            window[i] = merged.merge(window[i], a);
+        }
+    }
+};
