@@ -38,14 +38,14 @@ def section(result: dict[str, Any]) -> str:
         text = f"Measured on {result['device']['name']} ({commit}): {gpu.summary(result['rows'])}."
     else:
         shown = list(range(9))
-        limits = "; ".join(f"{name}, {why}" for name, why in static.LIMITS.items())
+        above = ", ".join(static.above_half(result["rows"])) or "none"
         head, cells = list(static.HEAD), [static.cells(row) for row in result["rows"]]
         text = (
             "Nothing here was measured on a GPU yet. The table is counted in sm_90 machine code "
             f"({commit}): thread-instructions for each output that an H200 can issue while it "
             "copies the least bytes (budget), on the way of one lane (path) and issued with "
             "divergence (issued), and the share of copy speed which that allows (of copy). Above "
-            f"half of the budget: {limits}."
+            f"half of the budget: {above}."
         )
     rows = [[row[i] for i in shown] for row in cells]
     return f"{text}\n\n{table.markdown([head[i] for i in shown], rows)}"

@@ -27,11 +27,6 @@ BUDGET = 7.8
 LEAST = 0.95
 """The sample must load so much of the input and store so much of the outputs to be believed."""
 
-LIMITS = {
-    "W34": "every result passes shared memory twice, tiles of 48 rows read 31 more",
-}
-"""What keeps a case above half of its budget, on its way or issued."""
-
 MULTIPROCESSORS = 132
 """Of an H200: a launch of fewer blocks lets slots to issue instructions pass on the others."""
 
@@ -131,6 +126,11 @@ def analyse(case: Case) -> dict[str, Any]:
         "doubt": doubt(reread, written),
         "launches": launches,
     }
+
+
+def above_half(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the cases that take more than half of their budget, on their way or issued."""
+    return [row["id"] for row in rows if 2 * max(row["path"], row["issued"]) > row["budget"]]
 
 
 def doubt(reread: float, written: float) -> str:
