@@ -20,7 +20,7 @@ struct Tiles {
     int columns;                    // of shared memory in use: whole chunks
     Divisor<int> down, across;      // tiles of a plane
     int span;                       // input columns under the tile of one plane
-    Divisor<int> seats;             // threads for the columns in use
+    Divisor<int> seats;             // threads for the columns in use, once
     Divisor<int> neighbours;        // seats of a plane; channels last of a column: planes
     int share;                      // rows of one of several threads for a seat: whole runs
 };

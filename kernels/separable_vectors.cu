@@ -3,21 +3,24 @@
 // that they begin on a vector.
 //
 // A thread takes a vector of columns, all of its runs or a share of them; 384 columns and 32 rows of 32
-// bits fit in shared memory, or 192 and 64 where half of a warp takes a row. Words hold 16-bit maxima of
-// two planes.
+// bits fit in shared memory, 192 and 64 where half of a warp takes a row, or 96 and 128 where a quarter
+// does. Words hold 16-bit maxima of two planes.
 // Counted cost in instructions per output: bench/results.
 #include "separable.cuh"
 
+// Partial results in 16 bytes.
+template <class Op> constexpr int unit = 16 / sizeof(typename Held<Op>::Type::Accumulator);
+
 template <class Op, int Width, int Lanes, int Vector, int Shift>
-struct Vectors : Tile<Op, Width, Lanes, 16 / sizeof(typename Held<Op>::Type::Accumulator), Shift> {
-    using Base = Tile<Op, Width, Lanes, 16 / sizeof(typename Held<Op>::Type::Accumulator), Shift>;
+struct Vectors : Tile<Op, Width, Lanes, unit<Op>, Shift> {
+    using Base = Tile<Op, Width, Lanes, unit<Op>, Shift>;
     using typename Base::Accumulator;
     using typename Base::Out;
     using typename Base::T;
     using Base::first_plane, Base::inner, Base::left, Base::merged, Base::op, Base::outer, Base::pitch;
     using Base::plane_of, Base::reduced, Base::tiles, Base::top;
     using Taps = Pack<Accumulator, Vector>;
-    // No quotient of integers by so few needs a double.
+    // No quotient of integers by so few needs a double to be rounded to one.
     using Count = Few<Element<T>::integer ? 32767 : 65536>;
     static constexpr int flight = 2;
 
@@ -214,7 +217,7 @@ struct Vectors : Tile<Op, Width, Lanes, 16 / sizeof(typename Held<Op>::Type::Acc
 };
 
 template <class Op, int Width, int Lanes, int Vector, int Shift>
-__global__ void __launch_bounds__(256, 4)
+__global__ void __launch_bounds__(256, 3)
 separable_vectors(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
                   const __grid_constant__ Tiles tiles, const __grid_constant__ Window<2, int> w) {
     const Vectors<Op, Width, Lanes, Vector, Shift> tile(w, tiles);

@@ -528,7 +528,16 @@ def test_a_tile_of_vectors_fits_in_shared_memory(dtype: str, kernel_shape: tuple
         chunk = separable_vectors.CHUNK[held]
         assert launch.source == "separable_vectors.cu"
         assert (pads[1] + shift) % vector == tiles["span"] % vector == tiles["width"] % vector == 0
-        assert tiles["width"] + width - 1 + shift <= tiles["span"] + max(0, pads[1])
+        if (
+            launch.grid[0]
+            == -(-shape[0] * shape[1] // tiles["together"]) * tiles["down"]["divisor"]
+        ):
+            assert tiles["span"] >= shift + pads[1] + shape[3]  # planes share padding alone
+        else:
+            assert tiles["span"] >= shift + tiles["width"] + width - 1
+        threads = -(-tiles["rows"] // tiles["share"]) * tiles["seats"]["divisor"]
+        assert tiles["seats"]["divisor"] * vector == tiles["columns"]
+        assert threads <= THREADS
         assert tiles["planes"] * tiles["span"] + chunk - 1 <= tiles["columns"] <= lanes * chunk
         assert tiles["columns"] % chunk == 0
         assert tiles["height"] <= tiles["rows"]

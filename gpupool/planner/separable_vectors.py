@@ -25,7 +25,7 @@ from gpupool.problem import PoolProblem
 from gpupool.window import Axis
 
 MOST_INTEGER_TAPS = 2**15 - 1
-"""A float32 quotient of integers by more than that is not proved to be rounded right."""
+"""A float32 quotient by more than that may be rounded to the wrong integer."""
 
 VECTOR_BYTES = 16
 """Bytes that a thread reads and writes at once, at most."""
@@ -120,9 +120,9 @@ def launch(
 
 
 def _exact(problem: PoolProblem, geometry: Geometry) -> bool:
-    """Whether no result needs a second look, nor a quotient in float64."""
+    """Whether no result needs a second look, and float32 tells which integer is nearest."""
     if problem.reduction == "average" and not problem.dtype.is_float:
-        return geometry.taps <= MOST_INTEGER_TAPS
+        return problem.out_dtype.is_float or geometry.taps <= MOST_INTEGER_TAPS
     return problem.reduction == "max" or (
         problem.reduction == "average" and problem.dtype == FLOAT16
     )
@@ -149,8 +149,9 @@ def _vector(problem: PoolProblem, geometry: Geometry, alignment: int) -> int:
         vector_width(alignment, problem.dtype, most, inner.axis.size, *steps),
         vector_width(alignment, problem.out_dtype, most, inner.axis.out),
     )
-    # Where rows are not reduced nothing moves what is read in front.
-    return vector if inner.axis.kernel > 1 or inner.axis.pad_begin % vector == 0 else 1
+    while inner.axis.kernel == 1 and inner.axis.pad_begin % vector:
+        vector //= 2  # where rows are not reduced nothing moves what is read in front
+    return vector
 
 
 def _tiles(problem: PoolProblem, geometry: Geometry, form: _Form) -> Iterator[_Tiles]:
