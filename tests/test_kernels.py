@@ -200,10 +200,10 @@ def served(configuration: Configuration) -> Configuration:
             x, plain = np.moveaxis(x, -1, 1), plain | {"channels_last": False}
         if not case.arguments.get("ceil_mode"):  # where a window may overhang by a stride
             plain["strides"] = None
-    if KERNELS[kernel][0] == "separable_vectors":  # rows of an even size, and as many outputs
-        x, plain = np.repeat(x, 2, axis=-1), plain | {"strides": None, "ceil_mode": False}
-        if kernel == "vectors":
-            plain |= {"auto_pad": "SAME_UPPER", "pads": None}
+    if KERNELS[kernel][0] == "separable_vectors":  # rows of an even size
+        x = np.repeat(x, 2, axis=-1)
+    if kernel == "vectors":  # and as many outputs
+        plain |= {"auto_pad": "SAME_UPPER", "pads": None, "strides": None, "ceil_mode": False}
     arguments = {name: value for name, value in plain.items() if name in case.arguments}
     return Configuration(case.on(np.ascontiguousarray(x), **arguments), kernel)
 
