@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from gpupool.planner.geometry import Geometry
-from gpupool.planner.launches import BLOCKS, SHARED_BYTES, THREADS, WARP, Launch
+from gpupool.planner.launches import BLOCKS, SHARED_BYTES, THREADS, WARP, Launch, Scalar
 from gpupool.planner.parameters import (
     accumulator,
     boolean,
@@ -55,8 +55,8 @@ TILES_DTYPE = np.dtype(
 
 
 @dataclass(frozen=True)
-class _Tiles:
-    """The outputs of one block of separable.cu: planes x height x width.
+class Tiles:
+    """The outputs of one block: planes x height x width.
 
     ``span`` input columns lie under a plane's; ``together`` counts two planes where a word of
     shared memory holds two maxima; ``rows`` and ``columns`` of it are used.
@@ -69,6 +69,28 @@ class _Tiles:
     span: int
     rows: int
     columns: int
+
+    def blocks(self, geometry: Geometry) -> tuple[int, int, int]:
+        """Return how many take the planes, the rows and the columns."""
+        outer, inner = (dim.axis for dim in geometry.dims)
+        planes = -(-geometry.planes // self.together)
+        return planes, -(-outer.out // self.height), -(-inner.out // self.width)
+
+    def struct(self, geometry: Geometry, seats: int, neighbours: int, share: int) -> Scalar:
+        """Return what a kernel receives."""
+        _, down, across = self.blocks(geometry)
+        numbers = (
+            self.planes, geometry.planes, self.together, self.height, self.width, self.rows,
+            self.columns, divisor(down, "int"), divisor(across, "int"), self.span,
+            divisor(seats, "int"), divisor(neighbours, "int"), share,
+        )  # fmt: skip
+        return np.array(numbers, TILES_DTYPE)
+
+
+@dataclass(frozen=True)
+class _Tiles(Tiles):
+    """Tiles of separable.cu and their cost."""
+
     cost: float
 
 
@@ -158,25 +180,19 @@ def _tiled_cost(
 
 
 def _tiled_launch(problem: PoolProblem, geometry: Geometry, tiles: _Tiles) -> Launch:
-    outer, inner = (dim.axis for dim in geometry.dims)
-    down, across = -(-outer.out // tiles.height), -(-inner.out // tiles.width)
+    inner, last = geometry.dims[1].axis, boolean(problem.channels_last)
     neighbours = tiles.planes if problem.channels_last else tiles.span
-    tile = (
-        tiles.planes, geometry.planes, tiles.together, tiles.height, tiles.width, tiles.rows,
-        tiles.columns, divisor(down, "int"), divisor(across, "int"), tiles.span,
-        divisor(tiles.columns, "int"), divisor(neighbours, "int"), tiles.rows,
-    )  # fmt: skip
     reduction, width = operator(problem, "int"), str(inner.kernel)
-    last = boolean(problem.channels_last)
     known = not by_powers(problem) and (
         inner.kernel < CHUNK or (compiles_in() and admit(("separable", reduction, width, last)))
     )
+    struct = tiles.struct(geometry, tiles.columns, neighbours, tiles.rows)
     return Launch(
         "separable.cu",
         "separable",
         (reduction, width if known else "0", last),
         ("x", "y"),
-        (np.array(tile, TILES_DTYPE), window_parameters(problem, geometry)),
-        (-(-geometry.planes // tiles.together) * down * across, 1),
+        (struct, window_parameters(problem, geometry)),
+        (prod(tiles.blocks(geometry)), 1),
         tiles.rows * PITCH * accumulator(problem).itemsize,
     )

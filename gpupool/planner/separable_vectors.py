@@ -7,19 +7,16 @@ from dataclasses import dataclass
 from math import prod
 from operator import itemgetter
 
-import numpy as np
-
 from gpupool.dtypes import FLOAT16
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import BLOCKS, SHARED_BYTES, THREADS, WARP, Launch
 from gpupool.planner.parameters import (
     accumulator,
-    divisor,
     operator,
     vector_width,
     window_parameters,
 )
-from gpupool.planner.separable import TILES_DTYPE, served, twins
+from gpupool.planner.separable import Tiles, served, twins
 from gpupool.planner.specialised import admit, compiles_in
 from gpupool.problem import PoolProblem
 from gpupool.window import Axis
@@ -66,27 +63,10 @@ class _Form:
 
 
 @dataclass(frozen=True)
-class _Tiles:
-    """The outputs of one block: planes x height x width.
-
-    ``span`` input columns lie under a plane's; ``together`` counts two planes where a word of
-    shared memory holds two maxima; ``rows`` and ``columns`` of it are used.
-    """
+class _Tiles(Tiles):
+    """Tiles of separable_vectors.cu and what is compiled in."""
 
     form: _Form
-    planes: int
-    together: int
-    height: int
-    width: int
-    span: int
-    rows: int
-    columns: int
-
-    def blocks(self, geometry: Geometry) -> tuple[int, int, int]:
-        """Return how many take the planes, the rows and the columns."""
-        outer, inner = (dim.axis for dim in geometry.dims)
-        planes = -(-geometry.planes // self.together)
-        return planes, -(-outer.out // self.height), -(-inner.out // self.width)
 
     @property
     def seats(self) -> int:
@@ -176,8 +156,8 @@ def _tiles(problem: PoolProblem, geometry: Geometry, form: _Form) -> Iterator[_T
         for height in _heights(outer, most_rows):
             rows = min(_rounded(height, outer.kernel), most_rows)
             yield _Tiles(
-                form, planes, planes << twins(problem), height, width, span, rows,
-                _rounded(columns, form.chunk),
+                planes, planes << twins(problem), height, width, span, rows,
+                _rounded(columns, form.chunk), form,
             )  # fmt: skip
         if fitting < 2:
             return
@@ -218,21 +198,16 @@ def _cost(problem: PoolProblem, geometry: Geometry, tiles: _Tiles) -> float:
 
 
 def _tiled_launch(problem: PoolProblem, geometry: Geometry, tiles: _Tiles) -> Launch:
-    form, inner = tiles.form, geometry.dims[1].axis
-    blocks, down, across = tiles.blocks(geometry)
-    tile = (
-        tiles.planes, geometry.planes, tiles.together, tiles.height, tiles.width, tiles.rows,
-        tiles.columns, divisor(down, "int"), divisor(across, "int"), tiles.span,
-        divisor(tiles.seats, "int"), divisor(tiles.span // form.vector, "int"),
-        tiles.share(geometry.dims[0].axis.kernel),
-    )  # fmt: skip
+    form, (outer, inner) = tiles.form, (dim.axis for dim in geometry.dims)
+    neighbours, share = tiles.span // form.vector, tiles.share(outer.kernel)
     numbers = (inner.kernel, form.lanes, form.vector, form.shift)
+    struct = tiles.struct(geometry, tiles.seats, neighbours, share)
     return Launch(
         "separable_vectors.cu",
         "separable_vectors",
         (operator(problem, "int"), *map(str, numbers)),
         ("x", "y"),
-        (np.array(tile, TILES_DTYPE), window_parameters(problem, geometry)),
-        (blocks * down * across, 1),
+        (struct, window_parameters(problem, geometry)),
+        (prod(tiles.blocks(geometry)), 1),
         tiles.rows * form.pitch * accumulator(problem).itemsize,
     )
