@@ -134,6 +134,18 @@ __device__ inline float multiply(float a, float b) {
 #endif
 }
 
+// Rounded toward zero: what is greater than the greatest number is that.
+__device__ inline double multiply_to_zero(double a, double b) { return __dmul_rz(a, b); }
+__device__ inline float multiply_to_zero(float a, float b) {
+#ifdef __CUDA_ARCH__
+    float r;
+    asm("mul.rz.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+    return r;
+#else
+    return __fmul_rz(a, b);
+#endif
+}
+
 __device__ inline double multiply_add(double a, double b, double c) { return fma(a, b, c); }
 __device__ inline float multiply_add(float a, float b, float c) {
 #ifdef __CUDA_ARCH__
@@ -177,6 +189,17 @@ __device__ inline float square_root(float x) {
     asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
     float root = multiply(x, r);
     return multiply_add(multiply_add(negative(root), root, x), multiply(r, 0.5f), root);
+#else
+    return sqrt(x);
+#endif
+}
+
+// Of any float, 0 and infinity too. The last bit may be wrong.
+__device__ inline float rough_square_root(float x) {
+#ifdef __CUDA_ARCH__
+    float r;
+    asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
 #else
     return sqrt(x);
 #endif
@@ -267,6 +290,18 @@ __device__ inline double rough_logarithm(double x) {
 
 template <class Value> __device__ inline bool finite(Value x) {
     return fabs(x) < __int_as_float(0x7f800000);
+}
+
+template <class V> __device__ inline V power_of_two(int exponent) {
+    if constexpr (sizeof(V) == sizeof(double)) return __hiloint2double((1023 + exponent) << 20, 0);
+    else return __int_as_float((127 + exponent) << 23);
+}
+// The greatest number, and half of what lies between 1 and the next one.
+template <class V> __device__ inline V greatest() {
+    return static_cast<V>(sizeof(V) == sizeof(double) ? 1.7976931348623157e308 : 3.4028234663852886e38);
+}
+template <class V> __device__ inline V rounding() {
+    return static_cast<V>(sizeof(V) == sizeof(double) ? 1.1102230246251565e-16 : 5.9604644775390625e-8);
 }
 
 // The power of two by which a positive x is divided to lie from 2^-52 to 4, and its reciprocal.
@@ -551,6 +586,12 @@ template <class T> __device__ inline const T* pinned(const T* p) {
 __device__ inline float pinned(float x) {
 #ifdef __CUDA_ARCH__
     asm volatile("" : "+f"(x));
+#endif
+    return x;
+}
+__device__ inline int pinned(int x) {
+#ifdef __CUDA_ARCH__
+    asm volatile("" : "+r"(x));
 #endif
     return x;
 }

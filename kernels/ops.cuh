@@ -7,6 +7,10 @@
 //   doubt(d, a)               the same for many, from d = 0 on: doubtful(d) unless all are certain
 //   finish(a, count)          the result, rounded once
 //   careful(traverse, count)  the result where it is not: traverse(op) reduces the window again
+//   unrounded(a, count)       the result before it is rounded
+//   powers                    P where a is a sum of P-th powers that is not always certain, else 0
+//   watch(doubts, a)          what many sums may need: lost(doubts) where small terms may be lost,
+//                             overflowed(doubts) where one is too great
 //   padding()                 an element whose lift is start()
 //   repeats                   merging a tap twice changes nothing, nor does it matter which
 //   flight                    taps that are worth loading at once; slow: no more than one
@@ -30,7 +34,8 @@ struct NoIndices {
     using Index = long long;
     using Doubt = bool;
     static constexpr bool indices = false, rare = false, slow = false, repeats = false;
-    static constexpr int flight = 4;
+    static constexpr int flight = 4, powers = 0;
+    struct Doubts {};
 };
 
 template <class T> struct Max : NoIndices {
@@ -112,7 +117,7 @@ template <class T> struct Average : NoIndices {
     using Accumulator = typename ::Element<T>::Value;
     static constexpr bool counts = true, pairs = false;
     static constexpr bool exact = ::Element<T>::half;
-    static constexpr int flight = exact ? NoIndices::flight : 2;
+    static constexpr int flight = exact ? NoIndices::flight : 2, powers = exact ? 0 : 1;
 
     __device__ explicit Average(const Norm&) {}
     __device__ Accumulator start() const { return 0; }
@@ -120,12 +125,19 @@ template <class T> struct Average : NoIndices {
     template <class Code> __device__ Accumulator lift(Accumulator v, Code) const { return v; }
     __device__ Accumulator merge(Accumulator a, Accumulator b) const { return add(a, b); }
     __device__ bool certain(Accumulator a) const { return finite(a); }
+    struct Doubts { Accumulator d = 0; };
+    __device__ void watch(Doubts& doubts, Accumulator a) const { doubts.d = doubt(doubts.d, a); }
+    __device__ bool lost(Doubts) const { return false; }
+    __device__ bool overflowed(Doubts doubts) const { return doubtful(doubts.d); }
     using Doubt = Accumulator;
     __device__ Doubt doubt(Doubt d, Accumulator a) const { return multiply_add(a, Accumulator(0), d); }
     __device__ bool doubtful(Doubt d) const { return !(d == 0); }
+    template <class Count> __device__ Accumulator unrounded(Accumulator a, Count count) const {
+        if constexpr (exact) return normal_quotient(a, count);
+        else return quotient(a, count);
+    }
     template <class Count> __device__ Out finish(Accumulator a, Count count) const {
-        if constexpr (exact) return Round<T>::from(normal_quotient(a, count));
-        else return Round<T>::from(quotient(a, count));
+        return Round<T>::from(unrounded(a, count));
     }
     template <class Traverse, class Count>
     __device__ Out careful(Traverse& traverse, Count count) const {
@@ -241,8 +253,10 @@ template <class T, int P, class Sum> struct Lp : NoIndices {
     using Element = T;
     using Out = T;
     using Accumulator = Sum;
-    static constexpr bool counts = false, exact = false, pairs = false, slow = P == 0;
-    static constexpr int flight = slow || sizeof(T) == sizeof(double) ? 1 : 2;
+    static constexpr bool counts = false, pairs = false, slow = P == 0;
+    // Powers of Half are normal numbers, and so are their sums, but for 0 and what is not finite.
+    static constexpr bool exact = P != 0 && ::Element<T>::half;
+    static constexpr int flight = slow || sizeof(T) == sizeof(double) ? 1 : 2, powers = exact ? 0 : P;
     Norm norm;
 
     __device__ explicit Lp(const Norm& n) : norm(n) {}
@@ -254,14 +268,24 @@ template <class T, int P, class Sum> struct Lp : NoIndices {
     }
     __device__ Accumulator merge(Accumulator a, Accumulator b) const { return add(a, b); }
     __device__ bool certain(Accumulator a) const { return !doubtful(doubt(0, a)); }
+    struct Doubts { unsigned low = 0x7fffffff, high = 0; };
+    __device__ void watch(Doubts& doubts, Accumulator a) const {
+        doubts.low = least(doubts.low, leading_bits(a)), doubts.high = most(doubts.high, leading_bits(a));
+    }
+    __device__ bool lost(Doubts doubts) const { return doubts.low < norm.least; }
+    __device__ bool overflowed(Doubts doubts) const { return doubts.high >= norm.least + norm.accurate; }
     // Bits of positive floats are ordered as they are.
     using Doubt = unsigned;
     __device__ Doubt doubt(Doubt d, Accumulator a) const {
         return most(d, leading_bits(a) - norm.least);
     }
     __device__ bool doubtful(Doubt d) const { return d >= norm.accurate; }
-    template <class Count> __device__ Out finish(Accumulator a, Count) const {
-        return Round<T>::from(root<P>(a, norm));
+    template <class Count> __device__ Accumulator unrounded(Accumulator a, Count) const {
+        if constexpr (exact && P == 2) return rough_square_root(a);
+        else return root<P>(a, norm);
+    }
+    template <class Count> __device__ Out finish(Accumulator a, Count count) const {
+        return Round<T>::from(unrounded(a, count));
     }
     template <class Traverse, class Count>
     __device__ Out careful(Traverse& traverse, Count) const {
@@ -291,8 +315,14 @@ template <class Op> struct Twin : Op {
     __device__ Accumulator merge(Accumulator a, Accumulator b) const { return this->merge_pairs(a, b); }
 };
 // The operator of what words hold, where it merges pairs, else the operator itself.
-template <class Op, bool Pairs = Op::pairs> struct Held { using Type = Op; };
-template <class Op> struct Held<Op, true> { using Type = Twin<Op>; };
+template <class Op, bool Pairs = Op::pairs> struct Held {
+    using Type = Op;
+    using Tap = typename Element<typename Op::Element>::Value;
+};
+template <class Op> struct Held<Op, true> {
+    using Type = Twin<Op>;
+    using Tap = unsigned;
+};
 
 // The result of one output: plain where that is certain, careful where it is not.
 template <class Op, class Traverse, class Count>

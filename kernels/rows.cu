@@ -643,7 +643,7 @@ template <class Op, class Kernel> __host__ __device__ constexpr int least_blocks
     if (Op::pairs) return 1;
 #endif
     if (Op::indices) return sizeof(typename Op::Element) == 8 || Kernel::product > 16 ? 1 : 2;
-    if (Op::counts || !Op::exact) return 2;
+    if (!Op::repeats) return 2;
     return sizeof(typename Op::Element) == 8 ? 2 : 0;
 }
 

@@ -13,9 +13,11 @@
 template <class Op, int Width, bool ChannelsLast> struct Scalars : Tile<Op, Width, 32, 1, 0> {
     using Base = Tile<Op, Width, 32, 1, 0>;
     using typename Base::Accumulator;
+    using typename Base::Out;
     using typename Base::T;
     using Base::first_plane, Base::inner, Base::left, Base::merged, Base::op, Base::outer, Base::pitch;
     using Base::plane_of, Base::reduced, Base::tiles, Base::top, Base::w;
+    using Tap = typename Held<Op>::Tap;
     static constexpr int flight = Op::flight;
 
     // What a thread takes: column c of plane p, or what lies behind the planes.
@@ -58,12 +60,12 @@ template <class Op, int Width, bool ChannelsLast> struct Scalars : Tile<Op, Widt
         return {from, twin, outer().step, begin, begin + outer().size};
     }
 
-    __device__ Accumulator read(const Column& column, int row) const {
+    __device__ Tap read(const Column& column, int row) const {
         int offset = row * column.step;
         if constexpr (Op::pairs)
             return bits(load(column.from + offset)) | bits(load(column.twin + offset)) << 16;
         else
-            return op.lift(value(load(column.from + offset)), 0);
+            return value(load(column.from + offset));
     }
 
     // Both walks read a few rows at once where the input has them all.
@@ -71,19 +73,22 @@ template <class Op, int Width, bool ChannelsLast> struct Scalars : Tile<Op, Widt
     // The windows of rows run .. last - 1, which begin in this run: its suffixes.
     __device__ void begin_windows(const Column& column, Accumulator* to, int run, int last) const {
         const int low = most(run, column.begin) + flight, high = least(last, column.end);
-        Accumulator tap[flight], a = merged.start();
+        Tap tap[flight];
+        Accumulator a = merged.start();
+        int i = run + outer().kernel;
+        to += i * pitch;
 #pragma unroll 1
-        for (int i = run + outer().kernel; i > run;) {
+        while (i > run) {
             if (flight > 1 && low <= i && i <= high) {
-                i -= flight;
+                i -= flight, to -= flight * pitch;
 #pragma unroll
                 for (int t = 0; t < flight; ++t) tap[t] = read(column, i + t);
 #pragma unroll
-                for (int t = flight - 1; t >= 0; --t) to[(i + t) * pitch] = a = merged.merge(tap[t], a);
+                for (int t = flight - 1; t >= 0; --t) to[t * pitch] = a = merged.accumulate(a, tap[t]);
             } else {
-                --i;
-                if (column.has(i)) a = merged.merge(read(column, i), a);
-                if (i < last) to[i * pitch] = a;
+                --i, to -= pitch;
+                if (column.has(i)) a = merged.accumulate(a, read(column, i));
+                if (i < last) *to = a;
             }
         }
     }
@@ -92,20 +97,24 @@ template <class Op, int Width, bool ChannelsLast> struct Scalars : Tile<Op, Widt
     __device__ void end_windows(const Column& column, Accumulator* to, int next, int last) const {
         if (column.end <= next) return;
         const int low = most(next, column.begin), high = least(last, column.end) - flight;
-        Accumulator tap[flight], a = merged.start();
+        Tap tap[flight];
+        Accumulator a = merged.start();
+        to += next * pitch;
 #pragma unroll 1
         for (int i = next; i < last;) {
             if (flight > 1 && low <= i && i <= high) {
 #pragma unroll
                 for (int t = 0; t < flight; ++t) tap[t] = read(column, i + t);
 #pragma unroll
-                for (int t = 0; t < flight; ++t)
-                    to[(i + t) * pitch] = merged.merge(to[(i + t) * pitch], a = merged.merge(a, tap[t]));
-                i += flight;
+                for (int t = 0; t < flight; ++t) {
+                    a = merged.accumulate(a, tap[t]);
+                    to[t * pitch] = merged.merge(to[t * pitch], a);
+                }
+                i += flight, to += flight * pitch;
             } else {
-                if (column.has(i)) a = merged.merge(a, read(column, i));
-                to[i * pitch] = merged.merge(to[i * pitch], a);
-                ++i;
+                if (column.has(i)) a = merged.accumulate(a, read(column, i));
+                *to = merged.merge(*to, a);
+                ++i, to += pitch;
             }
         }
     }
@@ -144,10 +153,10 @@ template <class Op, int Width, bool ChannelsLast> struct Scalars : Tile<Op, Widt
         return inner().out.divisor * (ChannelsLast ? w.channels.divisor : 1);
     }
 
-    __device__ void store_column(const T* x, typename Op::Out* y) const {
+    __device__ void store_columns(const T* x, Out* y, int again) {
         if (!at.taken) return;
         if constexpr (Op::pairs) store_twins(y);
-        else store_one(x, y);
+        else store_one(x, y, again);
     }
 
     // One output again, tap by tap.
@@ -170,21 +179,29 @@ template <class Op, int Width, bool ChannelsLast> struct Scalars : Tile<Op, Widt
         __device__ bool any(bool wanted) const { return wanted; }
     };
 
-    __device__ void store_one(const T* x, typename Op::Out* y) const {
+    __device__ void store_one(const T* x, Out* y, int again) {
         const int rows = rows_of(at.p);
         if (rows <= 0) return;
         const T* plane = plane_of(x, first_plane + at.p);
         const int column = left + at.c, along = Op::counts ? Base::counted(inner(), column) : 1;
         const Accumulator* from = reduced + at.place;
+        const Accumulator limit = merged.limit(outer().kernel + inner().kernel);
         int n = position(at.p), row = top;
         in_flights<Op::counts || !Op::exact ? 1 : 2>(rows, [&](int flight) {
 #pragma unroll
             for (int i = 0; i < flight; ++i, ++row, from += pitch, n += row_step()) {
                 const Few<65536> count(Op::counts ? along * Base::counted(outer(), row) : 1);
+                if constexpr (Op::powers > 0) {
+                    if (pinned(again)) {
+                        if (merged.replaces(y[n], *from, limit)) y[n] = merged.restored(*from, count);
+                        continue;
+                    }
+                }
                 y[n] = op.finish(*from, count);
-                if constexpr (!Op::exact) {
-                    const Again again{w, plane, row - outer().pad_begin, column - inner().pad_begin};
-                    if (!op.certain(*from)) y[n] = op.careful(again, count);
+                merged.watch(*from);
+                if constexpr (Op::slow) {
+                    const Again traverse{w, plane, row - outer().pad_begin, column - inner().pad_begin};
+                    if (!op.certain(*from)) y[n] = op.careful(traverse, count);
                 }
             }
         });
@@ -212,12 +229,6 @@ template <class Op, int Width, bool ChannelsLast>
 __global__ void __launch_bounds__(256, 4)
 separable(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
           const __grid_constant__ Tiles tiles, const __grid_constant__ Window<2, int> w) {
-    const Scalars<Op, Width, ChannelsLast> tile(w, tiles);
-    tile.reduce_columns(x);
-    __syncthreads();
-    if constexpr (Width != 1) {
-        tile.reduce_rows();
-        __syncthreads();
-    }
-    tile.store_column(x, y);
+    Scalars<Op, Width, ChannelsLast> tile(w, tiles);
+    reduce_tile<Width>(tile, x, y);
 }

@@ -25,14 +25,88 @@ struct Tiles {
     int share;                      // rows of one of several threads for a seat: whole runs
 };
 
+// What shared memory holds: partial results, or two of two planes in a word.
+//
+// Where a sum of P-th powers overflows or loses small terms, the tile is reduced again, with its taps
+// multiplied by a power of two: by greater ones while small terms are lost, then by smaller ones while
+// sums overflow. The next power serves where the one before did not: a sum of at most 2^16 powers that
+// is too small for one is not too great for the next. With the greatest one the P-th power of every
+// tap but 0 is a normal number, and with the least one no sum of finite taps overflows.
+template <class Op> struct Merged : Held<Op>::Type {
+    using Base = typename Held<Op>::Type;
+    using typename Base::Accumulator;
+    using typename Base::Out;
+    static constexpr int P = Op::powers, greater = most(P - 1, 0), smaller = P == 1 ? 1 : greater;
+    static constexpr int passes = 1 + greater + smaller;
+    int exponent = 0;
+    Accumulator scale = 1;                  // two to that power
+    typename Op::Doubts doubts;             // about this thread's sums
+    bool lost = false, overflowed = false;  // any of them in the first pass
+
+    using Base::Base;
+
+    // Whether a further pass may make sums certain.
+    __device__ bool wanted(int pass) {
+        if constexpr (P > 0)
+            if (pass == 1) lost = Op::lost(doubts), overflowed = Op::overflowed(doubts);
+        return pass <= greater ? lost : overflowed;
+    }
+
+    __device__ void rescale(int pass) {
+        constexpr bool wide = sizeof(Accumulator) == sizeof(double);
+        constexpr int once = P == 1 ? 64 : P == 2 ? wide ? 640 : 107 : wide ? 600 : 64;
+        constexpr int twice = wide ? 1000 : 124;
+        exponent = greater > 1 && pass % 2 == 0 ? twice : once;
+        if (pass > greater) exponent = -exponent;
+        if constexpr (P > 0) scale = power_of_two<Accumulator>(exponent);
+    }
+
+    template <class Tap> __device__ Accumulator accumulate(Accumulator a, Tap tap) const {
+        if constexpr (Op::pairs) {
+            return this->merge(a, tap);
+        } else if constexpr (P == 0) {
+            return this->merge(a, this->lift(tap, 0));
+        } else if constexpr (P == 1) {
+            return multiply_add(this->lift(tap, 0), scale, a);
+        } else {
+            const Accumulator scaled = multiply(tap, scale);
+            if constexpr (P == 2) return multiply_add(scaled, scaled, a);
+            else return multiply_add(multiply(scaled, scaled), magnitude(scaled), a);
+        }
+    }
+
+    __device__ void watch(Accumulator a) {
+        if constexpr (P > 0) Op::watch(doubts, a);
+    }
+
+    // The result of a sum that was made again. What rounds beyond the greatest number is that.
+    template <class Count> __device__ Out restored(Accumulator a, Count count) const {
+        const Accumulator result = this->unrounded(a, count), back = power_of_two<Accumulator>(-exponent);
+        return Round<Out>::from(finite(a) ? multiply_to_zero(result, back) : a);
+    }
+    // The greatest sum of a finite result, as far as so many roundings may have carried it.
+    __device__ Accumulator limit(int roundings) const {
+        if constexpr (P == 0) {
+            return 0;
+        } else {
+            const Accumulator sum = accumulate(0, greatest<Accumulator>());
+            return sum + sum * (P * roundings * rounding<Accumulator>());
+        }
+    }
+    // Whether it takes the place of the result so far. Taps of averages may cancel each other, so that
+    // only the first result tells whether anything overflowed.
+    __device__ bool replaces(Out result, Accumulator a, Accumulator limit) const {
+        if constexpr (Op::counts) return !finite(value(result));
+        else return this->certain(a) && a <= limit;
+    }
+};
+
 // Width is the window's, or 0 for any of at least a chunk and, for slow operators, any. Lanes of a warp
 // take a row, and read Unit elements of it at once. The first window begins in column Shift.
 template <class Op, int Width, int Lanes, int Unit, int Shift> struct Tile {
     using T = typename Op::Element;
     using Out = typename Op::Out;
-    // What shared memory holds: partial results, or two of two planes in a word.
-    using Merged = typename Held<Op>::Type;
-    using Accumulator = typename Merged::Accumulator;
+    using Accumulator = typename Merged<Op>::Accumulator;
     // Outputs of a lane: so many that no two lanes that read together meet in a bank.
     static constexpr int chunk = Unit == 4 ? 12 : Unit == 2 ? 10 : 9;
     // Columns of shared memory; no more than threads where each takes one.
@@ -41,7 +115,7 @@ template <class Op, int Width, int Lanes, int Unit, int Shift> struct Tile {
     const Window<2, int>& w;
     const Tiles& tiles;
     const Op op;
-    const Merged merged;
+    Merged<Op> merged;
     Accumulator* const reduced = reinterpret_cast<Accumulator*>(shared);
     int first_plane, top, left;  // the tile's first output
 
@@ -183,3 +257,22 @@ template <class Op, int Width, int Lanes, int Unit, int Shift> struct Tile {
         }
     }
 };
+
+// All passes of a block over its tile.
+template <int Width, class Tile, class T, class Out>
+__device__ inline void reduce_tile(Tile& tile, const T* x, Out* y) {
+#pragma unroll 1
+    for (int pass = 0; pass < tile.merged.passes; ++pass) {
+        if (pass > 0) {
+            if (!__syncthreads_or(tile.merged.wanted(pass))) continue;
+            tile.merged.rescale(pass);
+        }
+        tile.reduce_columns(x);
+        __syncthreads();
+        if constexpr (Width != 1) {
+            tile.reduce_rows();
+            __syncthreads();
+        }
+        tile.store_columns(x, y, pass > 0);
+    }
+}

@@ -1,6 +1,6 @@
-// Large overlapping windows as in separable.cu, columns and rows in one launch, for operators without a
-// second look: vectors of Vector columns. Shift more columns are read in front of the first window, so
-// that they begin on a vector.
+// Large overlapping windows as in separable.cu, columns and rows in one launch, by vectors of Vector
+// columns. Shift more columns are read in front of the first window, so that they begin on a vector.
+// No tap is a pow.
 //
 // A thread takes a vector of columns, all of its runs or a share of them; 384 columns and 32 rows of 32
 // bits fit in shared memory, 192 and 64 where half of a warp takes a row, or 96 and 128 where a quarter
@@ -19,10 +19,11 @@ struct Vectors : Tile<Op, Width, Lanes, unit<Op>, Shift> {
     using typename Base::T;
     using Base::first_plane, Base::inner, Base::left, Base::merged, Base::op, Base::outer, Base::pitch;
     using Base::plane_of, Base::reduced, Base::tiles, Base::top;
-    using Taps = Pack<Accumulator, Vector>;
+    using Sums = Pack<Accumulator, Vector>;
+    using Taps = Pack<typename Held<Op>::Tap, Vector>;
     // No quotient of integers by so few needs a double to be rounded to one.
     using Count = Few<Element<T>::integer ? 32767 : 65536>;
-    static constexpr int flight = 2;
+    static constexpr int flight = Op::exact ? 2 : 1;
 
     // What a thread takes: columns from c of plane p, or what lies behind the planes.
     struct Seat {
@@ -41,25 +42,31 @@ struct Vectors : Tile<Op, Width, Lanes, unit<Op>, Shift> {
         return {p, c, s * Vector, row, least(row + tiles.share, tiles.rows)};
     }
 
-    __device__ static Taps& at(Accumulator* place) { return *reinterpret_cast<Taps*>(place); }
-    __device__ Taps nothing() const {
-        Taps taps;
+    __device__ static Sums& at(Accumulator* place) { return *reinterpret_cast<Sums*>(place); }
+    __device__ Sums nothing() const {
+        Sums sums;
 #pragma unroll
-        for (int v = 0; v < Vector; ++v) taps.element[v] = merged.start();
-        return taps;
+        for (int v = 0; v < Vector; ++v) sums.element[v] = merged.start();
+        return sums;
     }
-    __device__ Taps merge(const Taps& a, const Taps& b) const {
-        Taps taps;
+    __device__ Sums merge(const Sums& a, const Sums& b) const {
+        Sums sums;
 #pragma unroll
-        for (int v = 0; v < Vector; ++v) taps.element[v] = merged.merge(a.element[v], b.element[v]);
-        return taps;
+        for (int v = 0; v < Vector; ++v) sums.element[v] = merged.merge(a.element[v], b.element[v]);
+        return sums;
+    }
+    __device__ void accumulate(Sums& a, const Taps& taps) const {
+#pragma unroll
+        for (int v = 0; v < Vector; ++v) a.element[v] = merged.accumulate(a.element[v], taps.element[v]);
     }
 
-    // Columns of the input and, where words hold two, the same ones of another plane. Of the tile's
-    // rows the input has begin .. end - 1.
+    // Columns of the input and, where words hold two, the same ones of another plane. The tile begins in
+    // row `top`, in the padding or not.
     struct Columns {
         const T *from, *twin;
-        int step, begin, end;
+        int step, top, rows;
+
+        __device__ bool has(int row) const { return within(row, rows); }
     };
 
     // Where the input has none of them it has no row of them.
@@ -67,13 +74,11 @@ struct Vectors : Tile<Op, Width, Lanes, unit<Op>, Shift> {
         const int plane = first_plane + seat.p, position = left + seat.c - inner().pad_begin - Shift;
         const bool here = seat.p < tiles.planes && plane < tiles.all_planes;
         const bool twins = plane + tiles.planes < tiles.all_planes;
-        // The first row of the tile, in the padding or not.
-        const int begin = outer().pad_begin - top;
-        const int end = here && within(position, inner().size) ? begin + outer().size : begin;
-        x += position * inner().step - begin * outer().step;
+        const int rows = here && within(position, inner().size) ? outer().size : 0;
+        x += position * inner().step;
         const T* from = pinned(plane_of(x, plane));
         const T* twin = Op::pairs && twins ? pinned(plane_of(x, plane + tiles.planes)) : from;
-        return {from, twin, outer().step, begin, end};
+        return {from, twin, outer().step, top - outer().pad_begin, rows};
     }
 
     __device__ Taps read(const Columns& columns, int row) const {
@@ -90,56 +95,48 @@ struct Vectors : Tile<Op, Width, Lanes, unit<Op>, Shift> {
                 taps.element[v] = __byte_perm(word[v / 2], twin[v / 2], v % 2 ? 0x7632 : 0x5410);
         } else {
 #pragma unroll
-            for (int v = 0; v < Vector; ++v) taps.element[v] = op.lift(Words<T>::value(word, v), 0);
+            for (int v = 0; v < Vector; ++v) taps.element[v] = Words<T>::value(word, v);
         }
         return taps;
     }
 
-    // Rows low .. high - 1.
-    struct Rows {
-        int low, high;
+    // Both walks read a few rows at once, of those that the input has. For sums, whose kernels take long
+    // to compile, one.
 
-        __device__ bool has(int row) const { return low <= row && row < high; }
-    };
-
-    // Both walks read a few rows at once, of those that the input has.
-
-    // The windows of rows run .. last - 1, which begin in this run: its suffixes.
-    __device__ void begin_windows(const Columns& columns, Accumulator* to, int run, int last) const {
-        const int end = run + outer().kernel;
-        const Rows there{most(run, columns.begin), least(end, columns.end)};
-        Taps a = nothing();
-        to += end * pitch;
+    // The windows that begin in rows run .. last - 1 of the input: what they have up to row next - 1.
+    __device__ void begin_windows(const Columns& columns, Accumulator* to, int run, int last,
+                                  int next) const {
+        Sums a = nothing();
+        to += (next - run) * pitch;
 #pragma unroll 1
-        for (int i = end - flight; i > run - flight; i -= flight) {
+        for (int row = next - flight; row > run - flight; row -= flight) {
             Taps tap[flight];
             to -= flight * pitch;
 #pragma unroll
             for (int t = 0; t < flight; ++t)
-                if (there.has(i + t)) tap[t] = read(columns, i + t);
+                if (columns.has(row + t)) tap[t] = read(columns, row + t);
 #pragma unroll
             for (int t = flight - 1; t >= 0; --t) {
-                if (there.has(i + t)) a = merge(tap[t], a);
-                if (run <= i + t && i + t < last) at(to + t * pitch) = a;
+                if (columns.has(row + t)) accumulate(a, tap[t]);
+                if (row + t < last && (flight == 1 || run <= row + t)) at(to + t * pitch) = a;
             }
         }
     }
 
-    // What they have in the next run: prefixes.
-    __device__ void end_windows(const Columns& columns, Accumulator* to, int next, int last) const {
-        const Rows there{most(next, columns.begin), least(last, columns.end)};
-        Taps a = nothing();
-        to += next * pitch;
+    // What windows have from row next on: prefixes, the first of no row.
+    __device__ void end_windows(const Columns& columns, Accumulator* to, int next, int end) const {
+        Sums a = nothing();
 #pragma unroll 1
-        for (int i = next; i < last; i += flight, to += flight * pitch) {
+        for (int row = next; row < end; row += flight) {
             Taps tap[flight];
 #pragma unroll
             for (int t = 0; t < flight; ++t)
-                if (there.has(i + t)) tap[t] = read(columns, i + t);
+                if (columns.has(row + t)) tap[t] = read(columns, row + t);
 #pragma unroll
             for (int t = 0; t < flight; ++t) {
-                if (there.has(i + t)) a = merge(a, tap[t]);
-                if (i + t < last) at(to + t * pitch) = merge(at(to + t * pitch), a);
+                to += pitch;
+                if (columns.has(row + t)) accumulate(a, tap[t]);
+                if (flight == 1 || row + t < end) at(to) = merge(at(to), a);
             }
         }
     }
@@ -147,12 +144,12 @@ struct Vectors : Tile<Op, Width, Lanes, unit<Op>, Shift> {
     __device__ void reduce_columns(const T* x) const {
         const int kernel = outer().kernel;
         const Columns here = columns(x);
-        Accumulator* to = reduced + seat.place;
+        Accumulator* to = reduced + seat.place + seat.row * pitch;
 #pragma unroll 1
-        for (int run = seat.row; run < seat.end; run += kernel) {
-            const int next = run + kernel, last = least(next, tiles.rows);
-            begin_windows(here, to, run, last);
-            end_windows(here, to - (kernel - 1) * pitch, next, last + kernel - 1);
+        for (int row = seat.row; row < seat.end; row += kernel, to += kernel * pitch) {
+            const int run = here.top + row, next = run + kernel, last = least(next, here.top + tiles.rows);
+            begin_windows(here, to, run, last, next);
+            end_windows(here, to, next, last + kernel - 1);
         }
     }
 
@@ -167,13 +164,13 @@ struct Vectors : Tile<Op, Width, Lanes, unit<Op>, Shift> {
     }
     __device__ int row_step() const { return inner().out.divisor; }
 
-    __device__ void store_columns(Out* y) const {
+    __device__ void store_columns(const T*, Out* y, int again) {
         if (seat.p >= tiles.planes) return;
         if constexpr (Op::pairs) store_twins(y);
-        else store_one(y);
+        else store_one(y, again);
     }
 
-    __device__ void store_one(Out* y) const {
+    __device__ void store_one(Out* y, int again) {
         float along[Vector];  // kept: counting again costs more
 #pragma unroll
         for (int v = 0; v < Vector; ++v)
@@ -182,18 +179,36 @@ struct Vectors : Tile<Op, Width, Lanes, unit<Op>, Shift> {
         int n = position(seat.p), row = top + seat.row;
 #pragma unroll 1
         for (const int end = row + rows_of(seat.p); row < end; ++row, from += pitch, n += row_step()) {
-            const Taps total = at(from);
             const float above = Op::counts ? Base::counted(outer(), row) : 1;
+            if (!Op::exact && pinned(again)) {
+                store_again(from, above, y + n);
+                continue;
+            }
+            const Sums totals = at(from);
             Pack<Out, Vector> results;
 #pragma unroll
-            for (int v = 0; v < Vector; ++v)
-                results.element[v] = op.finish(total.element[v], Count(along[v] * above));
+            for (int v = 0; v < Vector; ++v) {
+                results.element[v] = op.finish(totals.element[v], Count(along[v] * above));
+                merged.watch(totals.element[v]);
+            }
             *reinterpret_cast<Pack<Out, Vector>*>(y + n) = results;
         }
     }
 
+    // Of the sums of a vector, which were made again, those that are certain now.
+    __device__ void store_again(const Accumulator* sums, float above, Out* to) const {
+        if constexpr (!Op::exact) {
+            const Accumulator limit = merged.limit(outer().kernel + inner().kernel);
+#pragma unroll 1
+            for (int v = 0; v < Vector; ++v) {
+                const Count count(Op::counts ? Base::counted(inner(), left + seat.c + v) * above : 1);
+                if (merged.replaces(to[v], sums[v], limit)) to[v] = merged.restored(sums[v], count);
+            }
+        }
+    }
+
     // One half of Vector words.
-    __device__ static void store_halves(const Taps& words, bool high, T* y) {
+    __device__ static void store_halves(const Sums& words, bool high, T* y) {
         Pack<unsigned, Vector / 2> pack;
 #pragma unroll
         for (int i = 0; i < Vector / 2; ++i)
@@ -209,23 +224,20 @@ struct Vectors : Tile<Op, Width, Lanes, unit<Op>, Shift> {
         Accumulator* from = reduced + seat.place + seat.row * pitch;
 #pragma unroll 1
         for (int r = 0; r < rows; ++r, from += pitch, to += row_step()) {
-            const Taps words = at(from);
+            const Sums words = at(from);
             store_halves(words, false, to);
             if (both > 0) store_halves(words, true, to + twins);
         }
     }
 };
 
+// Blocks for whose threads there are registers.
+template <class Op> constexpr int blocks = unit<Op> == 2 && Op::powers > 0 ? 2 : 3;
+
 template <class Op, int Width, int Lanes, int Vector, int Shift>
-__global__ void __launch_bounds__(256, 3)
+__global__ void __launch_bounds__(256, blocks<Op>)
 separable_vectors(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
                   const __grid_constant__ Tiles tiles, const __grid_constant__ Window<2, int> w) {
-    const Vectors<Op, Width, Lanes, Vector, Shift> tile(w, tiles);
-    tile.reduce_columns(x);
-    __syncthreads();
-    if constexpr (Width != 1) {
-        tile.reduce_rows();
-        __syncthreads();
-    }
-    tile.store_columns(y);
+    Vectors<Op, Width, Lanes, Vector, Shift> tile(w, tiles);
+    reduce_tile<Width>(tile, x, y);
 }

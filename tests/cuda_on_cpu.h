@@ -2,6 +2,7 @@
 // What namespace cuda_on_cpu declares is defined in cuda_on_cpu.cpp, the machine that runs it.
 #pragma once
 #include <cassert>
+#include <cfenv>
 #include <climits>
 #include <cstdint>
 #include <cstdio>
@@ -402,6 +403,15 @@ inline int __vimin3_s32(int a, int b, int c) { return min(min(a, b), c); }
 inline unsigned __vimin3_u32(unsigned a, unsigned b, unsigned c) { return min(min(a, b), c); }
 
 // ---- floating point ----
+template <class T> inline T toward_zero(volatile T a, volatile T b) {
+    const int mode = fegetround();
+    fesetround(FE_TOWARDZERO);
+    volatile T product = a * b;
+    fesetround(mode);
+    return product;
+}
+inline float __fmul_rz(float a, float b) { return toward_zero(a, b); }
+inline double __dmul_rz(double a, double b) { return toward_zero(a, b); }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fsub_rn(float a, float b) { return a - b; }
 inline float __fmul_rn(float a, float b) { return a * b; }

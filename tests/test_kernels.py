@@ -17,6 +17,7 @@ from itertools import product
 from typing import Any
 
 import hypothesis
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase
@@ -371,6 +372,40 @@ def test_norms_of_one_tap_are_finite_and_right_at_the_ends_of_the_range(p, dtype
         results = configuration.run()
         assert_right(case, results)
         assert np.isfinite(results[0]).all()
+
+
+def of_every_magnitude(rng: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> Any:
+    """Patches of numbers from the least to the greatest, zeros among them and what is no number."""
+    info = ml_dtypes.finfo(strategies.dtype_of(dtype))
+    low, high = np.log2(float(info.smallest_subnormal)), np.log2(float(info.max)) - 1e-3
+    patches = rng.uniform(low, high, (*shape[:2], -(-shape[2] // 3), -(-shape[3] // 4)))
+    about = patches.repeat(3, 2).repeat(4, 3)[:, :, : shape[2], : shape[3]]
+    exponent = np.clip(about + rng.uniform(-4, 4, shape), low, high)
+    x = np.exp2(exponent) * rng.choice([-1, 1], shape)
+    x[rng.random(shape) < rng.choice([0, 0.1, 0.5])] = 0
+    rare = rng.random(shape) < rng.choice([0, 0.02])
+    ends = np.array([np.inf, -np.inf, np.nan, float(info.max), float(info.smallest_subnormal)])
+    x[rare] = rng.choice(ends, np.count_nonzero(rare))
+    return x.astype(strategies.dtype_of(dtype))
+
+
+def test_sums_of_every_magnitude_are_right_beside_each_other():
+    """A tile that is reduced again, of rescaled taps, keeps the results that were right."""
+    rng = np.random.default_rng(0)
+    chosen = []
+    for dtype, p, kernel in product(strategies.FLOATS, (None, 1, 2, 3), KERNELS):
+        shape = (*rng.integers(1, 4, 2), int(rng.integers(1, 14)), 2 * int(rng.integers(2, 16)))
+        window = [
+            rng.integers(1, min(size, k) + 1) for size, k in zip(shape[2:], (6, 9), strict=True)
+        ]
+        arguments = {"kernel_shape": tuple(map(int, window)), "auto_pad": "SAME_UPPER"}
+        more = {"count_include_pad": bool(rng.integers(2))} if p is None else {"p": p}
+        x = of_every_magnitude(rng, dtype, tuple(map(int, shape)))
+        function = "average_pool" if p is None else "lp_pool"
+        chosen.append(Configuration(Case(function, (x,), arguments | more), kernel))
+    compile_ahead(chosen)
+    for configuration in chosen:
+        assert_configuration_right(configuration)
 
 
 QUOTIENTS = """

@@ -188,6 +188,12 @@ def pool(*shape: int, **arguments: Any) -> Callable[[], Any]:
     return lambda: emulator.max_pool(floats(*shape), **{"kernel_shape": 3} | arguments)
 
 
+def great_average() -> Any:
+    x = floats(1, 1, 9, 40)
+    x[..., 20:], x[..., :4] = 3e38, 1e-30
+    return emulator.average_pool(x, 3)
+
+
 def global_average() -> Any:
     return emulator.global_average_pool(floats(1, 3, 30, 31))
 
@@ -280,7 +286,7 @@ BUGS = {
         pool(1, 1, 9, 9, pads=1), "rows",
     ),
     "no barrier between columns and rows": Planted(
-        "separable.cu", "(x);\n    __syncthreads();", "(x);",
+        "separable.cuh", "(x);\n        __syncthreads();", "(x);",
         RACE + "shared memory|which nobody wrote", pool(1, 1, 9, 9), "separable",
     ),
     "no barrier between the lanes of a row": Planted(
@@ -288,19 +294,30 @@ BUGS = {
         pool(1, 1, 9, 40), "separable",
     ),
     "no barrier between rows and stores": Planted(
-        "separable.cu", "reduce_rows();\n        __syncthreads();", "reduce_rows();",
+        "separable.cuh", "reduce_rows();\n            __syncthreads();", "reduce_rows();",
         RACE + "shared memory", pool(1, 1, 9, 40), "separable",
+    ),
+    "sums that are not made again": Planted(
+        "separable.cuh", "pass < tile.merged.passes", "pass < 1", None, great_average, "separable",
+    ),
+    "sums made again by some threads": Planted(
+        "separable.cuh", "__syncthreads_or(tile.merged.wanted(pass))", "tile.merged.wanted(pass)",
+        "barrier", great_average, "separable",
+    ),
+    "sums made again that take all places": Planted(
+        "separable.cuh", "return !finite(value(result));", "return true;", None, great_average,
+        "separable",
     ),
     "columns past the row": Planted(
         "separable.cu", " && within(position, inner().size)", "", OUTSIDE,
         pool(1, 1, 9, 9, pads=1), "separable",
     ),
     "no barrier between columns and rows of vectors": Planted(
-        "separable_vectors.cu", "(x);\n    __syncthreads();", "(x);",
+        "separable.cuh", "(x);\n        __syncthreads();", "(x);",
         RACE + "shared memory|which nobody wrote", pool(1, 1, 9, 12, pads=1), "vectors",
     ),
     "no barrier between rows and stores of vectors": Planted(
-        "separable_vectors.cu", "reduce_rows();\n        __syncthreads();", "reduce_rows();",
+        "separable.cuh", "reduce_rows();\n            __syncthreads();", "reduce_rows();",
         RACE + "shared memory", pool(1, 1, 9, 40, pads=1), "vectors",
     ),
     "vectors past the row": Planted(
@@ -308,7 +325,7 @@ BUGS = {
         pool(1, 1, 9, 12, pads=1), "vectors",
     ),
     "rows of vectors past the plane": Planted(
-        "separable_vectors.cu", "return low <= row && row < high;", "return row < high;", OUTSIDE,
+        "separable_vectors.cu", "return within(row, rows);", "return row < rows;", OUTSIDE,
         pool(1, 1, 9, 12, pads=1), "vectors",
     ),
     "lanes that take rows past the tile": Planted(

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from math import prod
 from operator import itemgetter
 
-from gpupool.dtypes import FLOAT16
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import BLOCKS, SHARED_BYTES, THREADS, WARP, Launch
 from gpupool.planner.parameters import (
     accumulator,
+    by_powers,
     operator,
     vector_width,
     window_parameters,
@@ -30,10 +30,13 @@ VECTOR_BYTES = 16
 CHUNK = {4: 12, 8: 10}
 """Outputs of a row that one lane takes, by the bytes of a partial result."""
 
-SEAT, RUN, READ, MERGE, STORE, LINE = 150, 22, 16, 5, 28, 80
-"""Instructions of a thread: where its columns are, a run, and of each row a vector that is read, a
-column that is merged, and a vector of averages; and of a lane for each row. Fitted to tiles whose
-counts they meet within 13 % (standard deviation)."""
+SEAT, RUN, READ, MERGE, LINE = 150, 22, 16, 5, 80
+"""Instructions of a thread: where its columns are, a run, and of each row a vector that is read
+and a column that is merged; and of a lane for each row. Fitted to tiles whose counts they meet
+within 13 % (standard deviation)."""
+
+STORE, STORE_ROOTS = {"max": 0, "average": 28}, {1: 4, 2: 28, 3: 80}
+"""The same for a vector of results, of norms by their exponent."""
 
 DOUBLE_MERGE, DOUBLE_LINE = 15, 120
 """The same for maxima of float64, which no instruction takes."""
@@ -84,7 +87,7 @@ def launch(
 ) -> Launch | None:  # fmt: skip
     """Launch the kernel, or return None where it does not serve or costs more than ``most``."""
     planes = served(problem, geometry)
-    if planes is None or not compiles_in() or not _exact(problem, planes):
+    if planes is None or not compiles_in() or not _serves(problem, planes):
         return None
     tiles = (
         tile
@@ -99,13 +102,10 @@ def launch(
     return found if admit((found.kernel, *found.template)) else None
 
 
-def _exact(problem: PoolProblem, geometry: Geometry) -> bool:
-    """Whether no result needs a second look, and float32 tells which integer is nearest."""
-    if problem.reduction == "average" and not problem.dtype.is_float:
-        return problem.out_dtype.is_float or geometry.taps <= MOST_INTEGER_TAPS
-    return problem.reduction == "max" or (
-        problem.reduction == "average" and problem.dtype == FLOAT16
-    )
+def _serves(problem: PoolProblem, geometry: Geometry) -> bool:
+    """Whether no tap is a pow, and float32 tells which integer is nearest."""
+    integers = problem.reduction == "average" and not problem.out_dtype.is_float
+    return not by_powers(problem) and not (integers and geometry.taps > MOST_INTEGER_TAPS)
 
 
 def _forms(problem: PoolProblem, geometry: Geometry, alignment: int) -> list[_Form]:
@@ -192,7 +192,8 @@ def _cost(problem: PoolProblem, geometry: Geometry, tiles: _Tiles) -> float:
     reads = runs * outer.kernel + tiles.height
     lanes = _rounded(tiles.seats * shares, WARP) / shares
     column = SEAT * shares + RUN * runs + reads * (READ + merge * vector)
-    column += tiles.height * (0 if maxima else STORE)
+    norm = problem.reduction == "lp"
+    column += tiles.height * (STORE_ROOTS[int(problem.p)] if norm else STORE[problem.reduction])
     lines = _rounded(tiles.height * tiles.form.lanes, THREADS)
     return max(prod(tiles.blocks(geometry)), BLOCKS) * (lanes * column + lines * line)
 
