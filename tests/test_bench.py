@@ -382,6 +382,26 @@ def test_cost_grows_no_faster_than_the_logarithm_of_the_window(dtype: str, count
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("tools")
+@pytest.mark.parametrize(
+    ("op", "dtype"),
+    [
+        ("average", "float32"),
+        ("average", "bfloat16"),
+        ("average", "uint8"),
+        ("lp", "float32"),
+        ("lp", "float16"),
+        ("lp", "float64"),
+    ],
+)
+def test_large_windows_of_sums_cost_less_than_the_logarithm_times_a_small_one(
+    op: str, dtype: str
+) -> None:
+    cost = {k: static.analyse(sliding(op, dtype, "NCHW", k))["issued"] for k in (3, 31, 63)}
+    assert all(cost[k] / cost[3] < math.log(k) / math.log(3) for k in (31, 63)), cost
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tools")
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize(
     ("op", "dtype"),

@@ -25,7 +25,14 @@ from tests import emulator, strategies
 from tests.combinations import combinations
 from tests.conftest import Backend, cupy_backend, numpy_backend, require_gpu
 from tests.strategies import MEMORY, Case
-from tests.test_kernels import KERNELS, LARGE, NO_CAP, kernels_of, large
+from tests.test_kernels import (
+    KERNELS,
+    LARGE,
+    NO_CAP,
+    kernels_of,
+    large,
+    sums_of_every_magnitude,
+)
 from tests.test_oracle import assert_right
 from tests.test_sanitizers import BAD_POSITIONS, bad_regions
 from tests.tolerance import assert_bitwise, bits
@@ -220,6 +227,12 @@ def test_no_spurious_overflow(gpu):
             for kernel in kernels_of("AveragePool"):
                 with by(kernel):
                     assert_right(case, case.run(gpu))
+
+
+def test_sums_of_every_magnitude_are_right_beside_each_other(gpu):
+    for configuration in sums_of_every_magnitude():
+        with by(configuration.kernel):
+            assert_right(configuration.case, configuration.case.run(gpu))
 
 
 # Streams, devices, memory, graphs

@@ -11,7 +11,7 @@ import argparse
 import math
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -389,20 +389,21 @@ def of_every_magnitude(rng: np.random.Generator, dtype: str, shape: tuple[int, .
     return x.astype(strategies.dtype_of(dtype))
 
 
+def sums_of_every_magnitude() -> Iterator[Configuration]:
+    """Averages and norms of such numbers in every way to plan them."""
+    rng = np.random.default_rng(0)
+    for dtype, p, kernel in product(strategies.FLOATS, (None, 1, 2, 3), KERNELS):
+        shape = (*rng.integers(1, 4, 2), rng.integers(1, 14), 2 * rng.integers(2, 16))
+        x = of_every_magnitude(rng, dtype, tuple(map(int, shape)))
+        window = rng.integers(1, np.minimum(shape[2:], (6, 9)) + 1).tolist()
+        more = {"count_include_pad": bool(rng.integers(2))} if p is None else {"p": p}
+        arguments = {"kernel_shape": tuple(window), "auto_pad": "SAME_UPPER"} | more
+        yield Configuration(Case("lp_pool" if p else "average_pool", (x,), arguments), kernel)
+
+
 def test_sums_of_every_magnitude_are_right_beside_each_other():
     """A tile that is reduced again, of rescaled taps, keeps the results that were right."""
-    rng = np.random.default_rng(0)
-    chosen = []
-    for dtype, p, kernel in product(strategies.FLOATS, (None, 1, 2, 3), KERNELS):
-        shape = (*rng.integers(1, 4, 2), int(rng.integers(1, 14)), 2 * int(rng.integers(2, 16)))
-        window = [
-            rng.integers(1, min(size, k) + 1) for size, k in zip(shape[2:], (6, 9), strict=True)
-        ]
-        arguments = {"kernel_shape": tuple(map(int, window)), "auto_pad": "SAME_UPPER"}
-        more = {"count_include_pad": bool(rng.integers(2))} if p is None else {"p": p}
-        x = of_every_magnitude(rng, dtype, tuple(map(int, shape)))
-        function = "average_pool" if p is None else "lp_pool"
-        chosen.append(Configuration(Case(function, (x,), arguments | more), kernel))
+    chosen = list(sums_of_every_magnitude())
     compile_ahead(chosen)
     for configuration in chosen:
         assert_configuration_right(configuration)
