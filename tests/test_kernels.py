@@ -391,9 +391,10 @@ def of_every_magnitude(rng: np.random.Generator, dtype: str, shape: tuple[int, .
 
 
 def sums_of_every_magnitude() -> Iterator[Configuration]:
-    """Averages and norms of such numbers in every way to plan them."""
+    """Averages and norms of such numbers by the kernels that make sums again."""
     rng = np.random.default_rng(0)
-    for dtype, p, kernel in product(strategies.FLOATS, (None, 1, 2, 3), KERNELS):
+    ways = [name for name in KERNELS if KERNELS[name][0].startswith("separable")]
+    for dtype, p, kernel in product(strategies.FLOATS, (None, 1, 2, 3), ways):
         shape = (*rng.integers(1, 4, 2), rng.integers(1, 14), 2 * rng.integers(2, 16))
         x = of_every_magnitude(rng, dtype, tuple(map(int, shape)))
         window = rng.integers(1, np.minimum(shape[2:], (6, 9)) + 1).tolist()
@@ -407,7 +408,7 @@ def test_sums_of_every_magnitude_are_right_beside_each_other():
     chosen = list(sums_of_every_magnitude())
     compile_ahead(chosen)
     for configuration in chosen:
-        assert_configuration_right(configuration)
+        assert_right(configuration.case, configuration.run())
 
 
 QUOTIENTS = """
