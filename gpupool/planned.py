@@ -216,8 +216,16 @@ _plans: dict[Any, PlannedCall] = {}
 
 def planned(op: str, x: Any, **attributes: Any) -> PlannedCall:
     """Return the plan for a call on x: the same one for the same shape, dtype and attributes."""
-    arrays.kind("x", x)
-    shape, dtype = x.shape, arrays.dtype(x)
+    kind, look_up = arrays.kind("x", x), _planned
+    if kind not in BACKENDS:
+        # Dynamo would guard everything that is remembered.
+        look_up = interchange.LIBRARIES[kind].untraced(_planned)
+    return look_up(op, x.shape, arrays.dtype(x), attributes)
+
+
+def _planned(
+    op: str, shape: tuple[int, ...], dtype: Any, attributes: dict[str, Any]
+) -> PlannedCall:  # fmt: skip
     key = _key(attributes.values())
     if key is None:
         return PlannedCall(resolve(op, shape, dtype, **attributes))

@@ -305,6 +305,15 @@ def test_the_plain_functions_break_the_graph_and_are_right():
     torch.testing.assert_close(torch.compile(forward, backend="eager")(x), forward(x))
 
 
+def test_the_graph_breaks_before_the_plans_of_other_calls():
+    """Dynamo guards each of them where it goes through them: a minute for some thousands."""
+    x = torch.randn(2, 3, 17, 18)
+    max_pool(x, 2)
+    reasons = torch._dynamo.explain(lambda x: max_pool(x * 2, 3))(x).break_reasons
+    assert reasons
+    assert not [broken for broken in reasons if "disable" not in broken.reason]
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script_method.*:DeprecationWarning")  # torch's own
 def test_inductor_takes_the_operators():
