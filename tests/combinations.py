@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import product
 from typing import Any
 
@@ -18,20 +17,7 @@ from gpupool.dtypes import DTYPES
 from gpupool.errors import GpupoolError
 from gpupool.opset import OPERATORS
 from gpupool.problem import resolve
-from tests import reference
 from tests.strategies import FINITE, FLOATS, WITH_SPECIAL, Case, dtype_of, laid_out
-
-
-class Judged(Case):
-    """A call whose right result is worked out once, however many kernels compute it."""
-
-    @cached_property
-    def _right(self) -> Any:
-        return super().judge(reference)
-
-    def judge(self, _: Any) -> Any:
-        return self._right
-
 
 SPATIAL = {1: (13,), 2: (6, 7), 3: (3, 4, 5), 4: (2, 3, 3, 4)}
 EVEN = {1: (16,), 2: (5, 16), 3: (3, 3, 8), 4: (2, 2, 3, 4)}
@@ -76,7 +62,7 @@ class Combination:
             return False
         return True
 
-    def calls(self) -> Iterator[Judged]:
+    def calls(self) -> Iterator[Case]:
         """Give calls that differ in geometry, attributes and the kind of values."""
         make = _MAKERS.get(self.op, _globals if self.op.startswith("Global") else _windows)
         return make(self, np.random.default_rng(len(str(self))))
@@ -123,23 +109,23 @@ def _palettes(made: Combination) -> tuple[str, ...]:
     return ("normal", "near the maximum", "subnormal", "special")
 
 
-def _windows(made: Combination, rng: np.random.Generator) -> Iterator[Judged]:
+def _windows(made: Combination, rng: np.random.Generator) -> Iterator[Case]:
     for number, (geometry, palette) in enumerate(zip(GEOMETRIES, _palettes(made), strict=True)):
         x = made.x(rng, palette, 3 + number % 2, number in (1, 2))
         variants = _variants(made)
         turns = {2 * number % len(variants), (2 * number + 1) % len(variants)}
         for more in (variants[turn] for turn in turns):
             arguments = geometry | more | {"channels_last": made.channels_last}
-            yield Judged(made.function, (x,), arguments)
+            yield Case(made.function, (x,), arguments)
 
 
-def _globals(made: Combination, rng: np.random.Generator) -> Iterator[Judged]:
+def _globals(made: Combination, rng: np.random.Generator) -> Iterator[Case]:
     for palette, more in product(_palettes(made)[:2], [{}, *_variants(made)]):
         arguments = more | {"channels_last": made.channels_last}
-        yield Judged(made.function, (made.x(rng, palette, even=bool(more)),), arguments)
+        yield Case(made.function, (made.x(rng, palette, even=bool(more)),), arguments)
 
 
-def _unpools(made: Combination, rng: np.random.Generator) -> Iterator[Judged]:
+def _unpools(made: Combination, rng: np.random.Generator) -> Iterator[Case]:
     for kernel, palette in ((2, "any bits"), (3, "special")):
         x = made.x(rng, palette)
         size = x.size * kernel**made.axes
@@ -149,8 +135,8 @@ def _unpools(made: Combination, rng: np.random.Generator) -> Iterator[Judged]:
             "strides": kernel,
             "channels_last": made.channels_last,
         }
-        yield Judged("max_unpool", (x, indices), arguments)
-        yield Judged("max_unpool", (x, indices % 5), arguments)
+        yield Case("max_unpool", (x, indices), arguments)
+        yield Case("max_unpool", (x, indices % 5), arguments)
 
 
 def _corners(rng: np.random.Generator, dtype: np.dtype[Any], rois: int) -> np.ndarray[Any, Any]:
@@ -158,7 +144,7 @@ def _corners(rng: np.random.Generator, dtype: np.dtype[Any], rois: int) -> np.nd
     return np.concatenate([first, first + rng.integers(-4, 24, (rois, 2)) / 4], 1).astype(dtype)
 
 
-def _roi_pools(made: Combination, rng: np.random.Generator) -> Iterator[Judged]:
+def _roi_pools(made: Combination, rng: np.random.Generator) -> Iterator[Case]:
     for palette, scale in (("any bits", 1.0), ("a few NaN", 0.3)):
         x = made.x(rng, palette)
         images = rng.integers(0, 2, (5, 1)).astype(x.dtype)
@@ -168,10 +154,10 @@ def _roi_pools(made: Combination, rng: np.random.Generator) -> Iterator[Judged]:
             "spatial_scale": scale,
             "channels_last": made.channels_last,
         }
-        yield Judged("max_roi_pool", (x, rois), arguments)
+        yield Case("max_roi_pool", (x, rois), arguments)
 
 
-def _roi_aligns(made: Combination, rng: np.random.Generator) -> Iterator[Judged]:
+def _roi_aligns(made: Combination, rng: np.random.Generator) -> Iterator[Case]:
     modes = ("half_pixel", "output_half_pixel")
     for mode, ratio, coordinates in product(("avg", "max"), (0, 2), modes):
         x = made.x(rng, "normal" if ratio else "near the maximum")
@@ -185,7 +171,7 @@ def _roi_aligns(made: Combination, rng: np.random.Generator) -> Iterator[Judged]
             "channels_last": made.channels_last,
         }
         images = rng.integers(0, 2, 5)
-        yield Judged("roi_align", (x, _corners(rng, x.dtype, 5), images), arguments)
+        yield Case("roi_align", (x, _corners(rng, x.dtype, 5), images), arguments)
 
 
 _MAKERS = {"MaxUnpool": _unpools, "MaxRoiPool": _roi_pools, "RoiAlign": _roi_aligns}

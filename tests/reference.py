@@ -221,9 +221,11 @@ def summed(taps: list[float], count: int) -> Real:
         return Real(math.nan, finite=False)
     if infinities:
         return Real(infinities.pop(), finite=False)
-    exact = [Fraction(tap) for tap in taps]
-    size = max(count, 1)
-    return Real(sum(exact, Fraction(0)) / size, sum(map(abs, exact), Fraction(0)) / size, len(taps))
+    ratios = [tap.as_integer_ratio() for tap in taps]
+    unit = max((denominator for _, denominator in ratios), default=1)  # all are powers of two
+    whole = [numerator * (unit // denominator) for numerator, denominator in ratios]
+    size = max(count, 1) * unit
+    return Real(Fraction(sum(whole), size), Fraction(sum(map(abs, whole)), size), len(taps))
 
 
 def average_pool(

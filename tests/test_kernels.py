@@ -13,6 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -302,6 +303,7 @@ LARGE: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
 }
 
 
+@cache
 def large(name: str, dtype: str, last: bool, indices: bool) -> Case:
     function, shape, arguments = LARGE[name]
     rng = np.random.default_rng(len(name))

@@ -7,6 +7,7 @@ adds half a unit in the last place. Maxima are elements of x and have no error a
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
 from functools import cache
 from typing import Any
@@ -15,7 +16,6 @@ import ml_dtypes
 import numpy as np
 
 from gpupool import tolerance
-from gpupool.tolerance import of_mean
 from tests.reference import Real
 
 
@@ -71,25 +71,32 @@ def allowed(y: float, exact: Fraction | float, error: Fraction, dtype: np.dtype[
     return abs(Fraction(y) - exact) <= error + ulp(abs(exact) + error, dtype) / 2
 
 
+@cache
+def relative(bound: Callable[..., Fraction], kind: np.dtype[Any], *arguments: Any) -> Fraction:
+    """A bound of gpupool.tolerance in exact arithmetic, for an accumulator."""
+    return bound(*map(Fraction, arguments), unit(kind))
+
+
 def of_sum(real: Real, dtype: np.dtype[Any]) -> Fraction:
     kind = accumulator(dtype)
-    return of_mean(real.taps, unit(kind)) * real.magnitude + least_subnormal(kind)
+    error = relative(tolerance.of_mean, kind, real.taps)
+    return error * real.magnitude + least_subnormal(kind)
 
 
 def of_norm(real: Real, dtype: np.dtype[Any], p: float) -> Fraction:
     """Rounding p to the accumulator's type changes |x| ** p by a factor of |x| ** (p * u)."""
     kind = accumulator(dtype)
-    u = unit(kind)
-    relative = tolerance.of_norm(real.taps, Fraction(p), u)
+    error = relative(tolerance.of_norm, kind, real.taps, p)
     if real.largest and float(kind.type(p)) != float(p):
-        relative += u * Fraction(max(abs(math.log(real.largest)), abs(math.log(real.smallest))))
-    return relative * real.magnitude + least_subnormal(kind)
+        reach = max(abs(math.log(real.largest)), abs(math.log(real.smallest)))
+        error += unit(kind) * Fraction(reach)
+    return error * real.magnitude + least_subnormal(kind)
 
 
 def of_samples(real: Real, dtype: np.dtype[Any], reach: float) -> Fraction:
     kind = accumulator(dtype)
-    relative = tolerance.of_samples(real.taps, Fraction(reach), unit(kind))
-    return relative * real.magnitude + least_subnormal(kind)
+    error = relative(tolerance.of_samples, kind, real.taps, reach)
+    return error * real.magnitude + least_subnormal(kind)
 
 
 def assert_real(
