@@ -31,6 +31,7 @@ from tests.test_kernels import (
     LARGE,
     SCHEDULES,
     Configuration,
+    by_blocks,
     compile_ahead,
     kernels_of,
     large,
@@ -74,7 +75,7 @@ def test_no_race_no_access_out_of_bounds_and_nothing_undefined(op):
 def test_large_windows_are_clean(name, last):
     indices = LARGE[name][0] == "max_pool"
     chosen = [
-        Configuration(large(name, dtype, last, indices), kernel)
+        Configuration(large(name, dtype, last, indices, by_blocks(kernel)), kernel)
         for dtype in ("float32", "bfloat16")
         for kernel in KERNELS
     ]
