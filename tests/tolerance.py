@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from fractions import Fraction
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import ml_dtypes
@@ -17,6 +17,9 @@ import numpy as np
 
 from gpupool import tolerance
 from tests.reference import Real
+
+MEMORY = 2**16
+"""Numbers that are kept: kernels mostly give the same ones."""
 
 
 @cache
@@ -52,12 +55,14 @@ def ulp(value: Fraction, dtype: np.dtype[Any]) -> Fraction:
     return max(2 * unit(dtype) * Fraction(2) ** exponent, least_subnormal(dtype))
 
 
+@lru_cache(MEMORY)
 def nearest(value: Fraction, dtype: np.dtype[Any]) -> Any:
     """Round to ``dtype`` once, half to even."""
     step = ulp(value, dtype)
     return dtype.type(float(round(value / step) * step))
 
 
+@lru_cache(MEMORY)
 def allowed(y: float, exact: Fraction | float, error: Fraction, dtype: np.dtype[Any]) -> bool:
     """Whether ``y`` is ``exact`` up to ``error``, rounded once to ``dtype``.
 
