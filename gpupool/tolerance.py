@@ -24,6 +24,9 @@ from gpupool.window import taps_of
 Array = np.ndarray[Any, Any]
 Number = TypeVar("Number", float, Fraction)
 
+SAMPLE_LEAST = 2
+"""Least subnormals that a sample of RoiAlign may be off: half of one for each weighted corner."""
+
 POWER_ULPS = 4
 """The error of a library's pow in units in the last place (CUDA's powf: 4, glibc's: 1)."""
 
@@ -107,7 +110,8 @@ def _error(problem: PoolProblem | RoiProblem, inputs: tuple[Array, ...], y: Arra
         corners = np.abs(inputs[1].astype(np.float64)) * problem.spatial_scale
         reach = float(corners.max(initial=0)) + max(problem.spatial) + 1
         samples = int(problem.sampling_ratio or 2 * reach + 1) ** 2
-        return np.asarray(of_samples(samples, reach, u) * magnitudes.max(initial=0) + least)
+        error = of_samples(samples, reach, u) * magnitudes.max(initial=0)
+        return np.asarray(error + SAMPLE_LEAST * least)
     taps = taps_of(problem.window)
     if problem.reduction == "average":
         wide = replace(problem, dtype=FLOAT64, out_dtype=FLOAT64)

@@ -101,7 +101,7 @@ def of_norm(real: Real, dtype: np.dtype[Any], p: float) -> Fraction:
 def of_samples(real: Real, dtype: np.dtype[Any], reach: float) -> Fraction:
     kind = accumulator(dtype)
     error = relative(tolerance.of_samples, kind, real.taps, reach)
-    return error * real.magnitude + least_subnormal(kind)
+    return error * real.magnitude + tolerance.SAMPLE_LEAST * least_subnormal(kind)
 
 
 def assert_real(
