@@ -166,13 +166,18 @@ struct Block {
         return Axes > 2 ? slice * Stride::at(0) - w.axis[0].pad_begin : 0;
     }
 
+    // For a maximum the nearest row, which its windows read too, does for one in the padding.
+    static constexpr bool steps = Axes > 1, nearest = steps && !Inside && Op::repeats;
+    // All that a tile asks for is there.
+    static constexpr bool complete = Inside || (Row && (nearest || !steps));
+
     // Reads Count elements into words, or padding where they are not `readable`.
     template <int Count> struct Loaded {
         static constexpr int bytes = Count * sizeof(T), count = bytes < 4 ? 1 : bytes / 4;
         unsigned word[count];
 
         __device__ Loaded(const Taps& op, const T* from, bool readable) {
-            if constexpr (Inside) {
+            if constexpr (complete) {
                 load_words<bytes>(from, word);
             } else {
 #pragma unroll
@@ -218,11 +223,9 @@ struct Block {
         }
     }
 
-    // Hands the input rows of slice t of the window to every output row above them. For a maximum the
-    // nearest row, which its windows read too, does for one in the padding.
+    // Hands the input rows of slice t of the window to every output row above them.
     template <class Seen> __device__ void load_slice(Seen (&found)[Height], const T* from, int t) const {
         constexpr int rows = (Height - 1) * SR + KR;
-        constexpr bool steps = Axes > 1, nearest = steps && !Inside && Op::repeats;
         int row = first_row();
         if constexpr (steps && !nearest) from += row * outer().step;
 #pragma unroll
