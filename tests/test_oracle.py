@@ -93,7 +93,7 @@ def test_roi_align_equals_the_reference(backend, case):
 
 
 def test_roi_align_of_subnormals_may_round_each_corner(backend):
-    """A quarter of 6 units is 1.5 and becomes 2, four times: 8 for a mean of 6, if none is fused."""
+    """A quarter of 6 units is 1.5 and becomes 2, four times, where none is fused: 8 for 6."""
     least = np.finfo(np.float64).smallest_subnormal
     x, roi = np.full((1, 1, 2, 2), 6 * least), np.array([[0.0, 0, 2, 2]])
     arguments = {"output_height": 1, "output_width": 1, "sampling_ratio": 1}
