@@ -185,7 +185,6 @@ template <class Op, int Width, bool ChannelsLast> struct Scalars : Tile<Op, Widt
         const T* plane = plane_of(x, first_plane + at.p);
         const int column = left + at.c, along = Op::counts ? Base::counted(inner(), column) : 1;
         const Accumulator* from = reduced + at.place;
-        const Accumulator limit = merged.limit(outer().kernel + inner().kernel);
         int n = position(at.p), row = top;
         in_flights<Op::counts || !Op::exact ? 1 : 2>(rows, [&](int flight) {
 #pragma unroll
@@ -193,6 +192,7 @@ template <class Op, int Width, bool ChannelsLast> struct Scalars : Tile<Op, Widt
                 const Few<65536> count(Op::counts ? along * Base::counted(outer(), row) : 1);
                 if constexpr (Op::powers > 0) {
                     if (pinned(again)) {
+                        const Accumulator limit = Base::limit(row, column);
                         if (merged.replaces(y[n], *from, limit)) y[n] = merged.restored(*from, count);
                         continue;
                     }

@@ -82,15 +82,18 @@ template <class Op> struct Merged : Held<Op>::Type {
     // The result of a sum that was made again. What rounds beyond the greatest number is that.
     template <class Count> __device__ Out restored(Accumulator a, Count count) const {
         const Accumulator result = this->unrounded(a, count), back = power_of_two<Accumulator>(-exponent);
-        return Round<Out>::from(finite(a) ? multiply_to_zero(result, back) : a);
+        const bool small = greater > 0 && exponent > 0;
+        const Accumulator right = small ? multiply(result, back) : multiply_to_zero(result, back);
+        return Round<Out>::from(finite(a) ? right : a);
     }
-    // The greatest sum of a finite result, as far as so many roundings may have carried it.
-    __device__ Accumulator limit(int roundings) const {
+    // The greatest sum of a finite result, as far as the roundings of merges, of as many taps down and
+    // along a row, and of powers may have carried it.
+    __device__ Accumulator limit(int taps) const {
         if constexpr (P == 0) {
             return 0;
         } else {
             const Accumulator sum = accumulate(0, greatest<Accumulator>());
-            return sum + sum * (P * roundings * rounding<Accumulator>());
+            return sum + sum * ((taps + 2 * P) * rounding<Accumulator>());
         }
     }
     // Whether it takes the place of the result so far. Taps of averages may cancel each other, so that
@@ -142,10 +145,19 @@ template <class Op, int Width, int Lanes, int Unit, int Shift> struct Tile {
         return least(outer().out.divisor - top, tiles.height) - row;
     }
 
-    // Taps that count along one axis; none count as one.
-    __device__ static int counted(const Axis<int>& axis, int output) {
+    // Taps along one axis from `begin` on and before `end`; none are a number below 1.
+    __device__ static int between(int begin, int end, const Axis<int>& axis, int output) {
         int first = output - axis.pad_begin;
-        return most(least(first + axis.kernel, axis.count_end) - most(first, axis.count_begin), 1);
+        return least(first + axis.kernel, end) - most(first, begin);
+    }
+    // Those that count; none count as one.
+    __device__ static int counted(const Axis<int>& axis, int output) {
+        return most(between(axis.count_begin, axis.count_end, axis, output), 1);
+    }
+    // The greatest sum of a finite result of the window there.
+    __device__ Accumulator limit(int row, int column) const {
+        const int down = between(0, outer().size, outer(), row);
+        return merged.limit(down + between(0, inner().size, inner(), column));
     }
 
     // Elements Skip .. Skip + Many - 1 from an aligned place on, by the vectors that hold them.

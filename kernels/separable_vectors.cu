@@ -181,7 +181,7 @@ struct Vectors : Tile<Op, Width, Lanes, unit<Op>, Shift> {
         for (const int end = row + rows_of(seat.p); row < end; ++row, from += pitch, n += row_step()) {
             const float above = Op::counts ? Base::counted(outer(), row) : 1;
             if (!Op::exact && pinned(again)) {
-                store_again(from, above, y + n);
+                store_again(from, row, above, y + n);
                 continue;
             }
             const Sums totals = at(from);
@@ -196,11 +196,11 @@ struct Vectors : Tile<Op, Width, Lanes, unit<Op>, Shift> {
     }
 
     // Of the sums of a vector, which were made again, those that are certain now.
-    __device__ void store_again(const Accumulator* sums, float above, Out* to) const {
+    __device__ void store_again(const Accumulator* sums, int row, float above, Out* to) const {
         if constexpr (!Op::exact) {
-            const Accumulator limit = merged.limit(outer().kernel + inner().kernel);
 #pragma unroll 1
             for (int v = 0; v < Vector; ++v) {
+                const Accumulator limit = Base::limit(row, left + seat.c + v);
                 const Count count(Op::counts ? Base::counted(inner(), left + seat.c + v) * above : 1);
                 if (merged.replaces(to[v], sums[v], limit)) to[v] = merged.restored(sums[v], count);
             }

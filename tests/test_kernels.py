@@ -60,6 +60,8 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Ways to plan a pooling: the kernel asked for, and constants that make it serve small problems."""
 
+SEPARABLE = [name for name in KERNELS if KERNELS[name][0].startswith("separable")]
+
 SCHEDULES = (FORWARD, REVERSE, shuffled(1))
 COMBINATIONS = combinations()
 EMULATED = Backend("emulator", emulator)
@@ -402,8 +404,7 @@ def of_every_magnitude(rng: np.random.Generator, dtype: str, shape: tuple[int, .
 def sums_of_every_magnitude() -> Iterator[Configuration]:
     """Averages and norms of such numbers by the kernels that make sums again."""
     rng = np.random.default_rng(0)
-    ways = [name for name in KERNELS if KERNELS[name][0].startswith("separable")]
-    for dtype, p, kernel in product(strategies.FLOATS, (None, 1, 2, 3), ways):
+    for dtype, p, kernel in product(strategies.FLOATS, (None, 1, 2, 3), SEPARABLE):
         shape = (*rng.integers(1, 4, 2), rng.integers(1, 14), 2 * rng.integers(2, 16))
         x = of_every_magnitude(rng, dtype, tuple(map(int, shape)))
         window = rng.integers(1, np.minimum(shape[2:], (6, 9)) + 1).tolist()
@@ -418,6 +419,38 @@ def test_sums_of_every_magnitude_are_right_beside_each_other():
     compile_ahead(chosen)
     for configuration in chosen:
         assert_right(configuration.case, configuration.run())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("p", [2, 3])
+@pytest.mark.parametrize(
+    ("window", "pads"),
+    [((9, 9), (8, 8, 0, 1)), ((1, 20), (0, 19, 0, 1)), ((40, 30), (39, 29, 0, 1))],
+)
+def test_a_norm_above_the_greatest_number_is_infinite(window, pads, p, dtype):
+    """Only taps that are there may have been rounded, however large the window."""
+    info = np.finfo(dtype)
+    more = 0.8 * sum(window) * float(info.eps) / 2
+    x = np.array([[[[1, (p * more) ** (1 / p)]]]], dtype) * info.max
+    wide = np.zeros((1, 1, 60, 60), dtype)
+    wide[..., :1, :2] = x
+    for taps in (x, wide):
+        case = Case("lp_pool", (taps,), {"kernel_shape": window, "pads": pads, "p": p})
+        for name in SEPARABLE:
+            assert_right(case, Configuration(case, name).run())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("p", [2, 3])
+def test_norms_of_subnormals_are_rounded_to_the_nearest(p, dtype):
+    rng = np.random.default_rng(p)
+    x = (rng.integers(0, 60, (1, 1, 6, 24)) * np.finfo(dtype).smallest_subnormal).astype(dtype)
+    x[rng.random(x.shape) < 0.8] = 0
+    case = Case("lp_pool", (x,), {"kernel_shape": (3, 5), "pads": (1, 2, 1, 2), "p": p})
+    expected = Configuration(case, "window").run()
+    assert_right(case, expected)
+    for name in SEPARABLE:
+        assert_same(Configuration(case, name).run(), expected)
 
 
 QUOTIENTS = """
