@@ -125,7 +125,7 @@ class Torch:
         return not (problem.channels_last or counts) and memory_format(x) is not contiguous
 
     def untraced(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Break the graph: gpupool.torch has the operators that a graph can hold."""
+        """Return the function as Dynamo runs it."""
         hidden: Callable[..., Any] = sys.modules["torch"].compiler.disable(function)
         return hidden
 
@@ -225,6 +225,19 @@ class Jax:
 
 LIBRARIES: dict[str, Library] = {"torch": Torch(), "jax": Jax()}
 """By the kind that ``gpupool.arrays`` tells."""
+
+
+def untraced(kind: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function that the library's compiler does not look into."""
+    return LIBRARIES[kind].untraced(function)(*arguments)
+
+
+# By these Dynamo breaks a graph here, before it looks for a reason of its own.
+untraced.__dict__.update(
+    _torchdynamo_disable=True,
+    _torchdynamo_disable_msg="gpupool computes on values; gpupool.torch has the operators that "
+    "a graph can hold",
+)
 
 
 def on_views(x: Any, compute: Callable[[Any], Any]) -> Any:

@@ -133,8 +133,8 @@ class PlannedCall:
             _require(wanted, array)
         if kind not in BACKENDS:
             # Dynamo, which traces what torch compiles, would go through the oracle.
-            computed = interchange.LIBRARIES[kind].untraced(self._computed_viewed)
-            return computed(kind, inputs, out, planned)
+            compute = self._computed_viewed
+            return interchange.untraced(kind, compute, kind, inputs, out, planned)
         return _as_result(self._computed(kind, inputs, _as_tuple(problem, out), planned))
 
     def _repeated(self, inputs: tuple[Any, ...], out: Any) -> Any:
@@ -216,11 +216,12 @@ _plans: dict[Any, PlannedCall] = {}
 
 def planned(op: str, x: Any, **attributes: Any) -> PlannedCall:
     """Return the plan for a call on x: the same one for the same shape, dtype and attributes."""
-    kind, look_up = arrays.kind("x", x), _planned
-    if kind not in BACKENDS:
-        # Dynamo would guard everything that is remembered.
-        look_up = interchange.LIBRARIES[kind].untraced(_planned)
-    return look_up(op, x.shape, arrays.dtype(x), attributes)
+    kind, call = arrays.kind("x", x), (op, x.shape, arrays.dtype(x), attributes)
+    if kind in BACKENDS:
+        return _planned(*call)
+    # Dynamo would guard everything that is remembered.
+    found: PlannedCall = interchange.untraced(kind, _planned, *call)
+    return found
 
 
 def _planned(

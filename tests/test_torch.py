@@ -314,6 +314,12 @@ def test_the_graph_breaks_before_the_plans_of_other_calls():
     assert not [broken for broken in reasons if "disable" not in broken.reason]
 
 
+def test_a_full_graph_is_refused_with_the_way_out():
+    whole = torch.compile(lambda x: max_pool(x, 2), backend="eager", fullgraph=True)
+    with pytest.raises(torch._dynamo.exc.Unsupported, match=r"gpupool\.torch has the operators"):
+        whole(torch.randn(1, 1, 4, 4))
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script_method.*:DeprecationWarning")  # torch's own
 def test_inductor_takes_the_operators():
