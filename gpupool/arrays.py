@@ -83,7 +83,7 @@ def on_device(array: Any) -> AbstractContextManager[Any]:
     return current
 
 
-def layouts(arrays: Sequence[Any]) -> tuple[tuple[Any, ...], list[int]]:
+def layouts(arrays: Sequence[Any]) -> tuple[list[Any], list[int]]:
     """Return all of CuPy arrays but their values, and apart from it the addresses they begin at."""
     layouts: list[Any] = []
     starts = []
@@ -92,7 +92,7 @@ def layouts(arrays: Sequence[Any]) -> tuple[tuple[Any, ...], list[int]]:
         start = memory.ptr
         starts.append(start)
         layouts += array.shape, array.strides, array.dtype, start % 16, memory.device_id
-    return tuple(layouts), starts
+    return layouts, starts
 
 
 def reach(array: Any) -> tuple[int, int]:

@@ -7,7 +7,6 @@ function as arguments, so that the tests run the same lines on the CPU.
 from __future__ import annotations
 
 import operator
-import sys
 from collections.abc import Callable
 from math import gcd
 from typing import Any
@@ -60,10 +59,12 @@ def run(
         )
 
 
-def is_current(device: int | None) -> bool:
-    """Whether a device is the one that CuPy works on now."""
-    # An array of CuPy proves that it is imported; naming it again takes longer than asking.
-    return bool(sys.modules["cupy"].cuda.runtime.getDevice() == device)
+def current_device() -> Callable[[], int]:
+    """Return what tells the number of the device that CuPy works on; naming it takes longer."""
+    import cupy
+
+    asked: Callable[[], int] = cupy.cuda.runtime.getDevice
+    return asked
 
 
 def by_value(scalar: Scalar) -> Any:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -49,32 +49,38 @@ class Backend(Protocol):
 BACKENDS: dict[str, Backend] = {"numpy": oracle, "cupy": launch}
 
 
-class _Repeat(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Repeat:
     """How to compute for arrays laid out like earlier ones, wherever they begin.
 
-    Arrays ``i`` and ``j`` of ``meetings`` overlap where one begins between so many bytes before
-    and after the other.
+    ``key`` says how they are laid out, and which of them are inputs. Arrays ``i`` and ``j`` of
+    ``meetings`` overlap where one begins between so many bytes before and after the other.
     """
 
+    key: list[Any]
     compute: Callable[..., None]
     device: int | None
+    current_device: Callable[[], int]
     meetings: tuple[tuple[int, int, int, int], ...]
 
     @classmethod
-    def of(cls, compute: Callable[..., None], everything: Sequence[Any]) -> _Repeat:
+    def of(
+        cls, key: list[Any], compute: Callable[..., None], everything: Sequence[Any]
+    ) -> _Repeat:  # fmt: skip
         reaches = list(enumerate(map(arrays.reach, everything)))
         meetings = tuple(
             (i, j, first[0] - second[1], first[1] - second[0])
             for (i, first), (j, second) in combinations(reaches, 2)
         )
-        return cls(compute, arrays.device(everything[0]), meetings)
+        device = arrays.device(everything[0])
+        return cls(key, compute, device, launch.current_device(), meetings)
 
     def fits(self, starts: Sequence[int]) -> bool:
         """Whether the device is the current one and no two arrays meet that begin here."""
         for i, j, before, after in self.meetings:
             if before < starts[j] - starts[i] < after:
                 return False
-        return launch.is_current(self.device)
+        return self.current_device() == self.device
 
 
 @dataclass(frozen=True, repr=False)
@@ -90,7 +96,7 @@ class PlannedCall:
 
     problem: Problem
     kernel: str = "auto"
-    _repeats: dict[Any, _Repeat] = field(default_factory=dict, init=False, compare=False)
+    _repeats: list[_Repeat] = field(default_factory=list, init=False, compare=False)
 
     @property
     def plan(self) -> planner.Plan:
@@ -141,16 +147,18 @@ class PlannedCall:
         """Compute if nothing but addresses is new since an earlier call; None if more is."""
         if out is None and inputs and arrays.kind("x", inputs[0]) == "cupy":
             out = _as_result(_allocate(launch, self.problem, inputs[0]))
-        everything = (*inputs, *out) if isinstance(out, tuple) else (*inputs, out)
+        several = type(out) is tuple
+        everything = (*inputs, *out) if several else (*inputs, out)
         try:
-            layouts, starts = arrays.layouts(everything)
+            key, starts = arrays.layouts(everything)
         except (AttributeError, ValueError):  # not all are CuPy's, which the checks will say
             return None
-        repeat = self._repeats.get((len(inputs), type(out) is tuple, layouts))
-        if repeat is None or not repeat.fits(starts):
-            return None
-        repeat.compute(*everything)
-        return out
+        key += len(inputs), several
+        for repeat in self._repeats:  # mostly one, with which a key is compared before it is hashed
+            if repeat.key == key and repeat.fits(starts):
+                repeat.compute(*everything)
+                return out
+        return None
 
     def _computed(
         self, kind: str, inputs: tuple[Any, ...], given: tuple[Any, ...], planned: bool
@@ -174,11 +182,11 @@ class PlannedCall:
     def _remember(
         self, compute: Callable[..., None], inputs: tuple[Any, ...], outputs: tuple[Any, ...]
     ) -> None:
-        if len(self._repeats) >= LAYOUTS:
-            self._repeats.clear()
         everything = (*inputs, *outputs)
-        layouts, _ = arrays.layouts(everything)
-        self._repeats[len(inputs), len(outputs) > 1, layouts] = _Repeat.of(compute, everything)
+        key, _ = arrays.layouts(everything)
+        key += len(inputs), len(outputs) > 1
+        others = [repeat for repeat in self._repeats if repeat.key != key]
+        self._repeats[:] = _Repeat.of(key, compute, everything), *others[: LAYOUTS - 1]
 
     def _computed_viewed(self, kind: str, inputs: tuple[Any, ...], out: Any, planned: bool) -> Any:
         """Compute on the NumPy or CuPy views of another library's arrays."""

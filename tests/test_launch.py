@@ -365,6 +365,7 @@ def test_the_current_device_may_change_between_calls(cupy):
             y = plan(array(values, own))
         assert y.device.id == own
         np.testing.assert_array_equal(y.memory, gpupool.max_pool(values, 2))
+    assert len(plan._repeats) == 2  # one for the arrays of each device
 
 
 def test_a_repeated_call_refuses_what_the_first_would_have_refused():
