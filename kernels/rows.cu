@@ -84,13 +84,19 @@ struct Block {
         static constexpr int cells = right_cell + right / in_right;
         Cell cell[cells];
 
-        // The cell of an element, and the half of the word that it is.
+        // The cell of an element, and the half of the word that it is. Where all are words, one formula
+        // takes the compiler less time; one element before them is the lower half of its own.
+        static constexpr bool words = pairs && (in_left == 2 || left <= 1) && (in_right == 2 || right <= 1);
+        static_assert(!pairs || right == 0 || body % 2 == 0, "a halo behind the body begins a word");
         __device__ static int place(int i) {
-            if (!pairs || i < left) return i / in_left;
+            if constexpr (!pairs) return i;
+            if constexpr (words) return (i + left % 2) / 2;
+            if (i < left) return i / in_left;
             if (i < left + body) return body_cell + (i - left) / 2;
             return right_cell + (i - left - body) / in_right;
         }
         __device__ static int half(int i) {
+            if constexpr (words) return left % 2 && i == 0 ? 0 : (i + left % 2) % 2;
             if (i < left) return i % in_left;
             if (i < left + body) return (i - left) % 2;
             return (i - left - body) % in_right;
@@ -541,16 +547,11 @@ struct Block {
             sums.a[b] = reduce(columns, b, first_tap(b), last_tap(b));
     }
 
-    // Results are numbered row by row; where a tile hangs over the edge some are not there.
+    // One bit for each result that is not certain, row by row; where a tile hangs over the edge some
+    // are not there.
     static constexpr int in_row = Outputs * Lanes, results = Height * in_row;
-    __device__ bool exists(int i, int left) const {
-        return Inside || (row_exists(i / in_row) && (i % in_row == 0 || i % in_row < left));
-    }
-
-    // One bit for each result that there is and that is not certain.
     __device__ unsigned doubtful(const Sums (&sums)[Height]) const {
         static_assert(Op::exact || results <= 32, "a bit for each result");
-        const int left = (outputs() - group * Outputs) * Lanes;
         typename Op::Doubt doubt = 0;
         unsigned found = 0;
 #pragma unroll
@@ -559,7 +560,7 @@ struct Block {
         if (!op.doubtful(doubt)) return 0;
 #pragma unroll
         for (int i = 0; i < results; ++i)
-            if (exists(i, left) && !op.certain(sums[i / in_row].a[i % in_row])) found |= 1u << i;
+            found |= static_cast<unsigned>(!op.certain(sums[i / in_row].a[i % in_row])) << i;
         return found;
     }
 
@@ -628,10 +629,12 @@ struct Block {
 
     // The slow path of the outputs whose bits are set, one after the other.
     __device__ void redo(Out* y, unsigned again) const {
+        const int left = (outputs() - group * Outputs) * Lanes;
 #pragma unroll 1
         for (int i = 0; again != 0; ++i, again >>= 1) {
-            if (again % 2 == 0) continue;
-            int r = i / in_row, output = i / Lanes % Outputs, lane = i % Lanes;
+            const int r = i / in_row, b = i % in_row, output = b / Lanes, lane = b % Lanes;
+            const bool exists = Inside || (row_exists(r) && b < left);
+            if (again % 2 == 0 || !exists) continue;
             const Again traverse{*this, r, output, lane};
             const auto count = divisor(counted_above(r), counted_along(output));
             y[place(r, output) + lane] = op.careful(traverse, count);
