@@ -84,14 +84,19 @@ def on_device(array: Any) -> AbstractContextManager[Any]:
 
 
 def layouts(arrays: Sequence[Any]) -> tuple[list[Any], list[int]]:
-    """Return all of CuPy arrays but their values, and apart from it the addresses they begin at."""
+    """Return all of arrays but their values, and apart from it the addresses they begin at.
+
+    The arrays are CuPy's; those of a class derived from its own are told apart.
+    """
     layouts: list[Any] = []
     starts = []
     for array in arrays:
         memory = array.data
         start = memory.ptr
         starts.append(start)
-        layouts += array.shape, array.strides, array.dtype, start % 16, memory.device_id
+        layouts += (
+            start % 16, array.shape, array.strides, array.dtype, memory.device_id, type(array),
+        )  # fmt: skip
     return layouts, starts
 
 

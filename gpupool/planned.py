@@ -23,8 +23,9 @@ from gpupool.problem import Input, Output, PoolProblem, Problem, check_bytes, re
 REMEMBERED = 4096
 """Calls of different shapes and attributes that a process keeps plans for."""
 
-LAYOUTS = 64
-"""Memory layouts of its arrays that a plan keeps launches for."""
+LAYOUTS = 256
+"""Memory layouts of its arrays that a plan keeps launches for: two arrays of bytes have as many
+alignments."""
 
 
 class Backend(Protocol):
@@ -83,6 +84,31 @@ class _Repeat:
         return self.current_device() == self.device
 
 
+class _Repeats:
+    """The layouts that a plan has computed for, no more than LAYOUTS.
+
+    The latest is compared with a call's before any is looked up, which takes twice as long.
+    """
+
+    def __init__(self) -> None:
+        self.latest: _Repeat | None = None
+        self.known: dict[tuple[Any, ...], _Repeat] = {}
+
+    def find(self, key: list[Any]) -> _Repeat | None:
+        """Return how to compute for a layout, which is then the latest."""
+        found = self.known.pop(tuple(key), None)
+        if found is not None:
+            self.add(found)
+        return found
+
+    def add(self, repeat: _Repeat) -> None:
+        """Keep one more, in place of the one that was not asked for the longest."""
+        self.latest = self.known[tuple(repeat.key)] = repeat
+        if len(self.known) > LAYOUTS:
+            for oldest in list(self.known)[:-LAYOUTS]:  # none, if another thread was first
+                self.known.pop(oldest, None)
+
+
 @dataclass(frozen=True, repr=False)
 class PlannedCall:
     """A problem planned once, to be called on arrays of its shape and dtype.
@@ -96,7 +122,11 @@ class PlannedCall:
 
     problem: Problem
     kernel: str = "auto"
-    _repeats: list[_Repeat] = field(default_factory=list, init=False, compare=False)
+    _repeats: _Repeats = field(default_factory=_Repeats, init=False, compare=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle and copy the plan alone: launches are this process's."""
+        return type(self), (self.problem, self.kernel)
 
     @property
     def plan(self) -> planner.Plan:
@@ -108,12 +138,12 @@ class PlannedCall:
 
     def __call__(self, *inputs: Any, out: Any = None) -> Any:
         """Compute the planned problem on C-contiguous arrays; ``out`` is filled and returned."""
-        repeated = self._repeated(inputs, out) if self._repeats else None
+        repeated = self._repeated(inputs, out) if self._repeats.latest else None
         return self._checked(inputs, out, planned=True) if repeated is None else repeated
 
     def compute(self, inputs: tuple[Any, ...], out: Any) -> Any:
         """Compute as a function's call does, which checks positions and regions every time."""
-        if self._repeats and isinstance(self.problem, PoolProblem):
+        if self._repeats.latest and isinstance(self.problem, PoolProblem):
             repeated = self._repeated(inputs, out)
             if repeated is not None:
                 return repeated
@@ -145,7 +175,9 @@ class PlannedCall:
 
     def _repeated(self, inputs: tuple[Any, ...], out: Any) -> Any:
         """Compute if nothing but addresses is new since an earlier call; None if more is."""
-        if out is None and inputs and arrays.kind("x", inputs[0]) == "cupy":
+        if out is None:
+            if not self._expects(inputs):
+                return None
             out = _as_result(_allocate(launch, self.problem, inputs[0]))
         several = type(out) is tuple
         everything = (*inputs, *out) if several else (*inputs, out)
@@ -154,11 +186,20 @@ class PlannedCall:
         except (AttributeError, ValueError):  # not all are CuPy's, which the checks will say
             return None
         key += len(inputs), several
-        for repeat in self._repeats:  # mostly one, with which a key is compared before it is hashed
-            if repeat.key == key and repeat.fits(starts):
-                repeat.compute(*everything)
-                return out
-        return None
+        repeat = self._repeats.latest
+        if repeat is None or repeat.key != key:
+            repeat = self._repeats.find(key)
+        if repeat is None or not repeat.fits(starts):
+            return None
+        repeat.compute(*everything)
+        return out
+
+    def _expects(self, inputs: tuple[Any, ...]) -> bool:
+        """Whether x may be like an earlier call's, so that an output is worth allocating."""
+        if not inputs or arrays.kind("x", inputs[0]) != "cupy":
+            return False
+        x = inputs[0]
+        return bool(x.shape == self.problem.shape) and arrays.device(x) == launch.current_device()()
 
     def _computed(
         self, kind: str, inputs: tuple[Any, ...], given: tuple[Any, ...], planned: bool
@@ -185,8 +226,7 @@ class PlannedCall:
         everything = (*inputs, *outputs)
         key, _ = arrays.layouts(everything)
         key += len(inputs), len(outputs) > 1
-        others = [repeat for repeat in self._repeats if repeat.key != key]
-        self._repeats[:] = _Repeat.of(key, compute, everything), *others[: LAYOUTS - 1]
+        self._repeats.add(_Repeat.of(key, compute, everything))
 
     def _computed_viewed(self, kind: str, inputs: tuple[Any, ...], out: Any, planned: bool) -> Any:
         """Compute on the NumPy or CuPy views of another library's arrays."""

@@ -6,7 +6,9 @@ device, a RawModule compiles text, options and name expressions.
 
 from __future__ import annotations
 
+import copy
 import operator
+import pickle
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -348,13 +350,52 @@ def test_a_dtype_is_as_good_a_key_as_its_name(planned_once):
     assert gpupool.max_pool(values, 3, **kinds)[1].dtype == indices.dtype == np.int32
 
 
-def test_a_plan_remembers_few_layouts(monkeypatch):
-    monkeypatch.setattr(planned, "LAYOUTS", 1)
+def test_a_plan_remembers_few_layouts_and_forgets_what_was_not_asked_for(monkeypatch, planned_once):
+    monkeypatch.setattr(planned, "LAYOUTS", 2)
     call = PlannedCall(problem_of(CASES["max"]))
     values = CASES["max"].arrays[0]
-    for name in ("contiguous", "Fortran-ordered", "contiguous"):
+    for name in ("contiguous", "Fortran-ordered", "contiguous", "strided", "contiguous"):
         call(array(MEMORY[name](values)))
-        assert len(call._repeats) == 1
+        assert len(call._repeats.known) <= 2
+    planned_once()
+    for name in ("strided", "contiguous"):
+        call(array(MEMORY[name](values)))
+    with pytest.raises(TypeError):  # planning, which is no more
+        call(array(MEMORY["Fortran-ordered"](values)))
+
+
+def test_a_class_derived_from_cupys_is_refused_before_and_after_a_call():
+    class Derived(Array):
+        pass
+
+    plan = gpupool.plan("max", (1, 1, 4), "float32", kernel_shape=2)
+    values, y = x(1, 1, 4), np.zeros((1, 1, 3), np.float32)
+    for _ in range(2):
+        for given, out in ((Derived(values, 0), array(y)), (array(values), Derived(y, 0))):
+            with pytest.raises(GpupoolTypeError, match="must be a NumPy, CuPy, torch or JAX array"):
+                plan(given, out=out)
+        plan(array(values), out=array(y))
+
+
+def test_nothing_is_allocated_for_an_input_that_does_not_fit(cupy):
+    plan = gpupool.plan("max", (1, 1, 4), "float32", kernel_shape=2)
+    allocated = []
+    cupy.empty = lambda *given: allocated.append(given) or empty(*given)
+    for own in (0, 1, 1):  # the device that is not the current one, too
+        plan(array(x(1, 1, 4), own))
+    assert len(allocated) == 3
+    with pytest.raises(GpupoolValueError, match="the plan is for"):
+        plan(array(x(1, 1, 5)))
+    assert len(allocated) == 3
+
+
+def test_a_plan_is_pickled_and_copied_without_its_launches():
+    plan = gpupool.plan("max", (1, 1, 4), "float32", kernel_shape=2)
+    y = plan(array(x(1, 1, 4)))
+    for other in (pickle.loads(pickle.dumps(plan)), copy.deepcopy(plan)):
+        assert other == plan
+        assert other._repeats.latest is None
+        np.testing.assert_array_equal(other(array(x(1, 1, 4))).memory, y.memory)
 
 
 def test_the_current_device_may_change_between_calls(cupy):
@@ -365,7 +406,7 @@ def test_the_current_device_may_change_between_calls(cupy):
             y = plan(array(values, own))
         assert y.device.id == own
         np.testing.assert_array_equal(y.memory, gpupool.max_pool(values, 2))
-    assert len(plan._repeats) == 2  # one for the arrays of each device
+    assert len(plan._repeats.known) == 2  # one for the arrays of each device
 
 
 def test_a_repeated_call_refuses_what_the_first_would_have_refused():
