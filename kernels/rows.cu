@@ -86,17 +86,18 @@ struct Block {
 
         // The cell of an element, and the half of the word that it is. Where all are words, one formula
         // takes the compiler less time; one element before them is the lower half of its own.
-        static constexpr bool words = pairs && (in_left == 2 || left <= 1) && (in_right == 2 || right <= 1);
+        static constexpr bool in_words =
+            pairs && (in_left == 2 || left <= 1) && (in_right == 2 || right <= 1);
         static_assert(!pairs || right == 0 || body % 2 == 0, "a halo behind the body begins a word");
         __device__ static int place(int i) {
             if constexpr (!pairs) return i;
-            if constexpr (words) return (i + left % 2) / 2;
+            if constexpr (in_words) return (i + left % 2) / 2;
             if (i < left) return i / in_left;
             if (i < left + body) return body_cell + (i - left) / 2;
             return right_cell + (i - left - body) / in_right;
         }
         __device__ static int half(int i) {
-            if constexpr (words) return left % 2 && i == 0 ? 0 : (i + left % 2) % 2;
+            if constexpr (in_words) return left % 2 && i == 0 ? 0 : (i + left % 2) % 2;
             if (i < left) return i % in_left;
             if (i < left + body) return (i - left) % 2;
             return (i - left - body) % in_right;

@@ -43,6 +43,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -297,7 +298,7 @@ def _compile_batch(batch: Sequence[Request]) -> None:
     built = tools.compile("batch_" + _digest(*missing), text, first.include_dir)
     for symbol in missing:  # every instantiation is found by its own name
         link = tools.folder / f"{symbol}.so"
-        new = link.with_suffix(f".{os.getpid()}")
+        new = link.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
         new.unlink(missing_ok=True)
         new.hardlink_to(built)
         new.rename(link)
