@@ -99,6 +99,27 @@ class Axis:
         """Positions of the padding that an average counts."""
         return (self.pad_begin, self.pad_end) if padding else (0, 0)
 
+    def trimmed(self) -> Axis:
+        """Return the axis without the taps at either end of the window that no output has valid.
+
+        The valid positions of every window stay; padding that only those taps read is gone, and
+        with it what ``count_include_pad`` would count.
+
+        >>> axis = Axis.resolve(4, kernel=11, pads=(5, 5))
+        >>> axis.trimmed().kernel, axis.trimmed().pad_begin, axis.trimmed().pad_end
+        (7, 3, 3)
+        >>> axis.valid(0) == axis.trimmed().valid(0), axis.trimmed().out
+        (True, 4)
+        """
+        first = max(0, -(self.start(self.out - 1) // self.dilation))
+        last = min(self.kernel, -(-(self.size - self.start(0)) // self.dilation))
+        if first >= last or last - first == self.kernel:
+            return self
+        dilation = self.dilation if last - first > 1 else 1
+        begin = self.pad_begin - first * self.dilation
+        end = max(0, self.pad_end - (self.kernel - last) * self.dilation)
+        return Axis(self.size, last - first, self.stride, dilation, begin, end, self.out)
+
     def part(self, first: int, last: int) -> tuple[range, Axis]:
         """Cut outputs ``first .. last - 1`` out: the input positions they need and their own axis.
 

@@ -237,13 +237,29 @@ def test_what_32_bit_indices_compute_fits(
         ((2**20, 2**11, 4), {}),
         ((1, 1, 2**31), {}),
         ((1, 1, 5), {"kernel_shape": 2, "dilations": 2**31 - 1, "pads": 2**30}),
-        ((1, 1, 5), {"kernel_shape": 2**31 - 1, "dilations": 1, "pads": 2**30}),
         ((1, 2**15, 2**15, 4), {"channels_last": True}),
     ],
 )
 def test_large_counts_take_64_bits(shape: tuple[int, ...], arguments: dict[str, Any]) -> None:
     problem = resolve("max", shape, "uint8", **{"kernel_shape": 2, "dilations": 2} | arguments)
     assert all("long long" in step.expression for step in plan(problem).launches)
+
+
+def test_taps_that_no_window_reads_are_left_out_where_no_average_counts_them() -> None:
+    arguments = {"kernel_shape": 2**31 - 1, "pads": 2**30}
+    maxima = resolve("max", (1, 1, 5), "uint8", **arguments)
+    (dim,) = Geometry.of(maxima, contiguous(maxima.shape)).dims
+    assert (dim.axis.kernel, dim.axis.pad_begin) == (11, 6)
+    assert "long long" not in repr(plan(maxima))
+    averages = resolve("average", (1, 1, 5), "float32", count_include_pad=True, **arguments)
+    assert "long long" in repr(plan(averages))
+
+
+@pytest.mark.parametrize("op", ["max", "average", "lp"])
+def test_windows_larger_than_planes_take_a_fused_kernel(op: str) -> None:
+    for kernel, size in product((41, 63, 201), (20, 28)):
+        problem = resolve(op, (8, 64, size, size), "float32", kernel_shape=kernel, pads=kernel // 2)
+        assert plan(problem).kernel == "separable_vectors"
 
 
 def test_a_dilation_between_no_two_taps_takes_no_64_bits() -> None:

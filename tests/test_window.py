@@ -54,6 +54,17 @@ def test_the_parts_of_an_axis_give_the_whole(drawn, data):
 
 
 @given(resolved())
+def test_a_trimmed_axis_reads_the_same_positions(drawn):
+    axis, line, _ = drawn
+    trimmed = axis.trimmed()
+    assert (trimmed.size, trimmed.stride, trimmed.out) == (axis.size, axis.stride, axis.out)
+    assert [tuple(trimmed.valid(o)) for o in range(axis.out)] == list(line.valid)
+    assert trimmed.kernel <= axis.kernel
+    if axis.stride == 1 and any(line.valid):
+        assert trimmed.extent <= axis.size + axis.out - 1
+
+
+@given(resolved())
 def test_taps_of_bounds_the_valid_taps(drawn):
     axis, line, _ = drawn
     assert max(map(len, line.valid)) <= taps_of((axis,)) <= axis.kernel

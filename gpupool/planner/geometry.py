@@ -67,9 +67,12 @@ class Geometry:
             Dim(_all(problem.shape[axis]), strides[axis], numbering[axis])
             for axis in (0, problem.channel_axis)
         )
+        window = problem.window
+        if not problem.count_include_pad:
+            window = tuple(axis.trimmed() for axis in window)
         dims = [
             Dim(axis, strides[number], numbering[number])
-            for axis, number in zip(problem.window, problem.spatial_axes, strict=True)
+            for axis, number in zip(window, problem.spatial_axes, strict=True)
         ]
         return cls(batch, channels, tuple(dims), problem.channels_last)._merged()
 
