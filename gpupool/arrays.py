@@ -139,13 +139,23 @@ def read_only(array: Any) -> bool:
 
 
 def repeats(array: Any) -> bool:
-    """Whether one axis has its elements all in one place, as a broadcast array has.
+    """Whether elements may lie in one place, as those of a broadcast array do.
 
-    >>> repeats(np.broadcast_to(np.zeros(1), 3)), repeats(np.zeros(3))
+    They do not where each axis steps over all that the finer ones span, as slices and transposed
+    arrays of any array do.
+
+    >>> repeats(np.broadcast_to(np.zeros(1), 3)), repeats(np.zeros((3, 4))[::-1, ::2].T)
     (True, False)
     """
-    steps = zip(array.shape, array.strides, strict=True)
-    return array.size > 0 and any(size > 1 and step == 0 for size, step in steps)
+    if array.size == 0:
+        return False
+    span = array.itemsize
+    steps = zip(array.strides, array.shape, strict=True)
+    for step, size in sorted((abs(step), size) for step, size in steps if size > 1):
+        if step < span:
+            return True
+        span += (size - 1) * step
+    return False
 
 
 def is_aligned(array: Any) -> bool:

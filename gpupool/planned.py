@@ -196,10 +196,11 @@ class PlannedCall:
 
     def _expects(self, inputs: tuple[Any, ...]) -> bool:
         """Whether x may be like an earlier call's, so that an output is worth allocating."""
-        if not inputs or arrays.kind("x", inputs[0]) != "cupy":
+        latest = self._repeats.latest
+        if not latest or not inputs or arrays.kind("x", inputs[0]) != "cupy":
             return False
         x = inputs[0]
-        return bool(x.shape == self.problem.shape) and arrays.device(x) == launch.current_device()()
+        return bool(x.shape == self.problem.shape) and arrays.device(x) == latest.current_device()
 
     def _computed(
         self, kind: str, inputs: tuple[Any, ...], given: tuple[Any, ...], planned: bool
@@ -379,7 +380,8 @@ def _check_given(
             raise GpupoolValueError(f"out for {output.name} is read-only")
         if arrays.repeats(array):
             raise GpupoolValueError(
-                f"out for {output.name} repeats its elements (stride 0): pass an array of its own"
+                f"out for {output.name} has strides {tuple(array.strides)}, by which elements may "
+                f"lie in one place: pass an array of its own"
             )
         others = (*inputs, *(other for other in given if other is not array))
         if any(arrays.overlap(array, other) for other in others):
