@@ -66,8 +66,8 @@ def disassembler() -> str:
     )
 
 
-def disassemble(cubin: bytes) -> tuple[Instruction, ...]:
-    """Return the instructions of a cubin that holds one kernel."""
+def disassemble(cubin: bytes) -> dict[str, tuple[Instruction, ...]]:
+    """Return the instructions of every kernel of a cubin, by its symbol."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "kernel.cubin"
         file.write_bytes(cubin)
@@ -80,7 +80,8 @@ def disassemble(cubin: bytes) -> tuple[Instruction, ...]:
         )
     if done.returncode:
         raise GpupoolError(f"nvdisasm failed: {done.stderr.strip()}")
-    return parse(done.stdout)
+    _, *parts = re.split(r"\.section\s+\.text\.(\w+),", done.stdout)
+    return dict(zip(parts[::2], map(parse, parts[1::2]), strict=True))
 
 
 def parse(text: str) -> tuple[Instruction, ...]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from math import prod
 from typing import Any
 
@@ -46,22 +46,48 @@ class Kernel:
     shared: int
 
 
-@cache
-def kernel(source: str, expression: str) -> Kernel:
-    """Compile and disassemble one instantiation."""
-    binary, log, symbols = jit.cubin(source, [expression], ARCHITECTURE, "--ptxas-options=-v")
+_kernels: dict[tuple[str, str], Kernel] = {}
+"""What has been compiled, by source file and C++ name."""
+
+
+def kernel(launch: Launch) -> Kernel:
+    """Compile and disassemble what a launch names."""
+    if (launch.source, launch.expression) not in _kernels:
+        _compile(launch.source, [launch.expression])
+    return _kernels[launch.source, launch.expression]
+
+
+def compile_ahead(cases: Iterable[Case]) -> None:
+    """Do so for all kernels of many cases at once: nvdisasm takes hardly longer than for one.
+
+    The code is what each has alone, but for a register where tables of constants lie elsewhere.
+    """
+    missing: defaultdict[str, set[str]] = defaultdict(set)
+    for launch in (launch for case in cases for launch in plan(case.problem).launches):
+        if (launch.source, launch.expression) not in _kernels:
+            missing[launch.source].add(launch.expression)
+    for source, expressions in missing.items():
+        _compile(source, sorted(expressions))
+
+
+def _compile(source: str, expressions: Sequence[str]) -> None:
+    binary, log, symbols = jit.cubin(source, expressions, ARCHITECTURE, "--ptxas-options=-v")
+    code = sass.disassemble(binary)
+    _, *parts = re.split(r"Compiling entry function '(\w+)'", log)
+    logs = dict(zip(parts[::2], parts[1::2], strict=True))
+    for expression, symbol in symbols.items():
+        found = Kernel(code[symbol], binary, symbol, *_resources(logs[symbol]))
+        _kernels[source, expression] = found
+
+
+def _resources(log: str) -> tuple[int, int, int]:
+    """Return registers, bytes spilled and bytes of shared memory by the log of ptxas."""
 
     def reported(pattern: str) -> int:
         return sum(map(int, re.findall(pattern, log)))
 
-    return Kernel(
-        sass.disassemble(binary),
-        binary,
-        symbols[expression],
-        reported(r"Used (\d+) registers"),
-        reported(r"(\d+) bytes spill (?:stores|loads)"),
-        reported(r"(\d+) bytes smem"),
-    )
+    spilled = reported(r"(\d+) bytes spill (?:stores|loads)")
+    return reported(r"Used (\d+) registers"), spilled, reported(r"(\d+) bytes smem")
 
 
 def parameters(chosen: Plan, launch: Launch) -> bytes:
@@ -146,7 +172,7 @@ def doubt(reread: float, written: float) -> str:
 
 def analyse_launch(chosen: Plan, launch: Launch) -> dict[str, Any]:
     """Return what one launch needs and does, for each of its threads."""
-    built = kernel(launch.source, launch.expression)
+    built = kernel(launch)
     packed = parameters(chosen, launch)
     base = sass.parameter_base(built.binary, built.symbol, len(packed))
     bank = issue.constant_bank(launch.grid, launch.block, base, packed)

@@ -373,7 +373,9 @@ def sliding(op: str, dtype: str, layout: str, kernel: int) -> Case:
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_cost_grows_no_faster_than_the_logarithm_of_the_window(dtype: str) -> None:
     """At stride 1, from 3 x 3 to 63 x 63: no size costs more than its logarithm times 13 x 13's."""
-    rows = {k: static.analyse(sliding("max", dtype, "NCHW", k)) for k in (3, 5, 7, 13, 31, 63)}
+    cases = {k: sliding("max", dtype, "NCHW", k) for k in (3, 5, 7, 13, 31, 63)}
+    static.compile_ahead(cases.values())
+    rows = {k: static.analyse(case) for k, case in cases.items()}
     for count in ("path", "issued"):
         cost = {k: row[count] / math.log2(k) for k, row in rows.items()}
         assert max(cost.values()) <= 1.2 * cost[13], (count, cost)
@@ -395,7 +397,9 @@ def test_cost_grows_no_faster_than_the_logarithm_of_the_window(dtype: str) -> No
 def test_large_windows_of_sums_cost_less_than_the_logarithm_times_a_small_one(
     op: str, dtype: str
 ) -> None:
-    cost = {k: static.analyse(sliding(op, dtype, "NCHW", k))["issued"] for k in (3, 31, 63)}
+    cases = {k: sliding(op, dtype, "NCHW", k) for k in (3, 31, 63)}
+    static.compile_ahead(cases.values())
+    cost = {k: static.analyse(case)["issued"] for k, case in cases.items()}
     assert all(cost[k] / cost[3] < math.log(k) / math.log(3) for k in (31, 63)), cost
 
 
@@ -418,10 +422,12 @@ def test_no_window_costs_more_than_a_kernel_that_grows_no_faster_than_its_logari
     """The fused kernels alone, strictly, from 3 x 3 on; another is taken where it is better."""
     windows = (3, 5, 7, 13, 31, 63)
     cases = {k: sliding(op, dtype, layout, k) for k in windows}
+    static.compile_ahead(cases.values())
     chosen = {k: static.analyse(case)["issued"] for k, case in cases.items()}
     monkeypatch.setattr(separable, "SEPARABLE_TAPS", 1)
     fused = partial(planner.plan.__wrapped__, kernel="separable_vectors")
     monkeypatch.setattr(static, "plan", fused)
+    static.compile_ahead(cases.values())
     alone = {k: static.analyse(case)["issued"] for k, case in cases.items()}
     assert max(alone[k] / math.log2(k) for k in windows) == alone[3] / math.log2(3), alone
     assert all(chosen[k] <= 1.2 * alone[k] for k in windows), (chosen, alone)
@@ -435,13 +441,15 @@ def test_the_chosen_kernel_issues_hardly_more_than_any_other(
     dtype: str, layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The planner compares estimates; these are the counts of what it takes and leaves."""
-    issued: dict[tuple[str, int], dict[str, float]] = {}
+    chosen = product(("max", "average"), (3, 5, 7, 9, 13))
+    cases = {(op, k): sliding(op, dtype, layout, k) for op, k in chosen}
+    issued: dict[tuple[str, int], dict[str, float]] = {which: {} for which in cases}
     for kernel in ("auto", "rows", "separable_vectors", "separable", "specialised"):
         monkeypatch.setattr(static, "plan", partial(planner.plan.__wrapped__, kernel=kernel))
-        for op, k in product(("max", "average"), (3, 5, 7, 9, 13)):
-            counts = issued.setdefault((op, k), {})
-            counts[kernel] = static.analyse(sliding(op, dtype, layout, k))["issued"]
-    assert not {case: c for case, c in issued.items() if c["auto"] > 1.2 * min(c.values())}
+        static.compile_ahead(cases.values())
+        for which, case in cases.items():
+            issued[which][kernel] = static.analyse(case)["issued"]
+    assert not {which: c for which, c in issued.items() if c["auto"] > 1.2 * min(c.values())}
 
 
 @pytest.mark.slow

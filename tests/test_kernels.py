@@ -313,8 +313,8 @@ LARGE: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
     ),
     "windows larger than planes": (
         "max_pool",
-        (2, 3, 10, 12),
-        {"kernel_shape": (31, 25), "pads": (15, 12, 15, 12)},
+        (2, 3, 6, 8),
+        {"kernel_shape": (21, 17), "pads": (10, 8, 10, 8)},
     ),
     "tall windows": ("average_pool", (1, 2, 16, 24), {"kernel_shape": (9, 19), "pads": 2}),
     "planes side by side": ("max_pool", (3, 400, 2, 3), {"kernel_shape": 2, "pads": 1}),
