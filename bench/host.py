@@ -20,6 +20,9 @@ from .device import Call, Device
 WINDOW: dict[str, Any] = {"strides": 2, "pads": 1}
 SHAPE = (1, 64, 56, 56)
 
+NOTHING = "a Python call that does nothing"
+"""The measure of how fast the machine is at the moment."""
+
 
 def on_gpu(device: Device) -> dict[str, Any]:
     """Return microseconds of the host for one call on a GPU, done in several ways."""
@@ -76,12 +79,13 @@ def without_launch() -> dict[str, Any]:
     y = _nowhere(cupy, planned.problem.outputs[0].shape, 1 << 41)
     pairs: dict[str, Any] = {"strides": (2, 2), "pads": (1, 1, 1, 1)}
     ways: dict[str, Call] = {
+        NOTHING: lambda: None,
         "plan object, out=": lambda: planned(x, out=y),
         "function, out=": lambda: gpupool.max_pool(x, 3, out=y, **WINDOW),
         "function with tuples, out=": lambda: gpupool.max_pool(x, (3, 3), out=y, **pairs),
     }
     with _nothing_launched(cupy):
-        return {name: _microseconds(call) for name, call in ways.items()}
+        return dict(zip(ways, _microseconds(list(ways.values())), strict=True))
 
 
 def _nowhere(cupy: Any, shape: tuple[int, ...], address: int) -> Any:
@@ -107,8 +111,11 @@ def _nothing_launched(cupy: Any) -> Iterator[None]:
         yield
 
 
-def _microseconds(call: Call, calls: int = 2000, times: int = 25) -> float:
-    """Return the lower quartile of means: others add to the clock, and its jumps take away."""
-    call()
-    seconds = timeit.repeat(call, number=calls, repeat=times, timer=time.process_time)
-    return float(np.quantile(seconds, 0.25)) / calls * 1e6
+def _microseconds(calls: list[Call], number: int = 2000, times: int = 25) -> list[float]:
+    """Return the lower quartiles of means: others add to the clock, and its jumps take away.
+
+    The calls take turns, so that a machine slow for a while is so for all of them.
+    """
+    timers = [timeit.Timer(call, timer=time.process_time) for call in calls]
+    seconds = [[timer.timeit(number) for timer in timers] for _ in range(times + 1)][1:]
+    return [float(us) for us in np.quantile(seconds, 0.25, axis=0) / number * 1e6]

@@ -22,6 +22,7 @@ from bench import (
     cpu,
     gpu,
     gpu_report,
+    host,
     issue,
     peers,
     plot,
@@ -739,21 +740,25 @@ def test_host_overhead_has_a_row_for_every_way(
     assert "plan object" in capsys.readouterr().out
 
 
-def test_the_host_is_timed_without_a_gpu_and_takes_two_microseconds_for_a_known_call(
-    capsys: pytest.CaptureFixture[str],
+def test_a_known_call_takes_the_host_less_than_two_hundred_calls_that_do_nothing(
+    tmp_path: Path,
 ) -> None:
+    """Two microseconds are some hundred of them, however busy the machine is."""
     pytest.importorskip("cupy", reason="the arrays are CuPy's")
     from gpupool import gpu_available
 
     if gpu_available():
         pytest.skip("there is a GPU: its launches are timed too")
-    assert command.main(["--host"]) == 0
-    lines = [line.rsplit(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
-    found = {name.strip(): float(us) for name, us in lines if "out=" in name}
-    assert len(found) == 3
-    # 2 us are the goal on a machine that does nothing else; here compilers run beside it.
-    assert found["plan object, out="] < 8
-    assert found["function, out="] < 16
+    out = tmp_path / "host.json"
+    # A process of its own: a tracer of coverage would be timed too.
+    command = [sys.executable, "-m", "bench", "--host", "--json", str(out)]
+    subprocess.run(command, cwd=gpu_report.ROOT, capture_output=True, check=True)
+    times = {row["id"]: row["us"] for row in record.read(out)["rows"]}
+    nothing = times.pop(host.NOTHING)
+    assert len(times) == 3
+    assert times["plan object, out="] < 200 * nothing
+    assert times["function, out="] < 400 * nothing
+    assert max(times.values()) < 600 * nothing
 
 
 def test_unknown_peers_and_a_missing_gpu_are_errors(five: Path) -> None:
