@@ -207,9 +207,10 @@ class Toolchain:
 
     @functools.cached_property
     def link_flags(self) -> tuple[str, ...]:
-        # A checked build must not link libtsan: the runtime answers its calls.
+        # The runtime brings the libraries, searched once for all. A checked build must not link
+        # libtsan: the runtime answers its calls.
         linked = {"address": BUILD_FLAGS["address"], "coverage": ("--coverage",)}
-        return ("-shared", "-Wl,--no-as-needed", *linked.get(self.build, ()))
+        return ("-shared", "-Wl,--no-as-needed", *linked.get(self.build, ("-nostdlib",)))
 
     @functools.cached_property
     def folder(self) -> Path:

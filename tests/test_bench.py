@@ -38,6 +38,8 @@ from gpupool.planner import contiguous, rows, separable
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.tile_cost import Estimate
 
+pytestmark = pytest.mark.no_cover
+
 DATA = Path(__file__).parent / "data" / "bench"
 
 FIVE: list[dict[str, Any]] = [

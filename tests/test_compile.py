@@ -31,7 +31,7 @@ from tests.compile_kernels import (
     representatives,
 )
 
-pytestmark = pytest.mark.usefixtures("nvrtc")
+pytestmark = [pytest.mark.usefixtures("nvrtc"), pytest.mark.no_cover]
 
 
 def test_the_generic_tier_compiles_within_the_baseline() -> None:

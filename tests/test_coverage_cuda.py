@@ -15,6 +15,7 @@ from itertools import groupby, product
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from gpupool.jit import kernel_folder
 from gpupool.opset import OPERATORS
@@ -38,6 +39,8 @@ from tests.test_sanitizers import (
     subset,
     unpool_bad_positions,
 )
+
+pytestmark = pytest.mark.no_cover
 
 REACHED_BY = {
     "widen": test_gpu.test_no_spurious_overflow,

@@ -36,6 +36,8 @@ from tests.cuda_on_cpu import (
     write_coverage,
 )
 
+pytestmark = pytest.mark.no_cover
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 

@@ -67,7 +67,7 @@ COMBINATIONS = combinations()
 EMULATED = Backend("emulator", emulator)
 NO_CAP = {"SPECIALISATIONS": 10**9}
 
-pytestmark = pytest.mark.usefixtures("_emulator")
+pytestmark = [pytest.mark.usefixtures("_emulator"), pytest.mark.no_cover]
 
 
 @pytest.fixture(scope="module")

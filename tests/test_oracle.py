@@ -17,6 +17,8 @@ from tests.conftest import numpy_backend
 from tests.strategies import MEMORY, Case
 from tests.tolerance import assert_bitwise, assert_real, bits
 
+pytestmark = pytest.mark.no_cover
+
 NUMPY = numpy_backend()
 
 

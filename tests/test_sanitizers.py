@@ -39,6 +39,8 @@ from tests.test_kernels import (
 from tests.test_oracle import assert_right
 from tests.tolerance import bits
 
+pytestmark = pytest.mark.no_cover
+
 
 @pytest.fixture(autouse=True, scope="module")
 def _emulator() -> None:
