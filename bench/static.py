@@ -41,9 +41,7 @@ class Kernel:
     code: tuple[sass.Instruction, ...]
     binary: bytes
     symbol: str
-    registers: int
-    spills: int
-    shared: int
+    resources: jit.Resources
 
 
 _kernels: dict[tuple[str, str], Kernel] = {}
@@ -72,22 +70,9 @@ def compile_ahead(cases: Iterable[Case]) -> None:
 
 def _compile(source: str, expressions: Sequence[str]) -> None:
     binary, log, symbols = jit.cubin(source, expressions, ARCHITECTURE, "--ptxas-options=-v")
-    code = sass.disassemble(binary)
-    _, *parts = re.split(r"Compiling entry function '(\w+)'", log)
-    logs = dict(zip(parts[::2], parts[1::2], strict=True))
+    code, taken = sass.disassemble(binary), jit.resources(log)
     for expression, symbol in symbols.items():
-        found = Kernel(code[symbol], binary, symbol, *_resources(logs[symbol]))
-        _kernels[source, expression] = found
-
-
-def _resources(log: str) -> tuple[int, int, int]:
-    """Return registers, bytes spilled and bytes of shared memory by the log of ptxas."""
-
-    def reported(pattern: str) -> int:
-        return sum(map(int, re.findall(pattern, log)))
-
-    spilled = reported(r"(\d+) bytes spill (?:stores|loads)")
-    return reported(r"Used (\d+) registers"), spilled, reported(r"(\d+) bytes smem")
+        _kernels[source, expression] = Kernel(code[symbol], binary, symbol, taken[symbol])
 
 
 def parameters(chosen: Plan, launch: Launch) -> bytes:
@@ -177,7 +162,8 @@ def analyse_launch(chosen: Plan, launch: Launch) -> dict[str, Any]:
     base = sass.parameter_base(built.binary, built.symbol, len(packed))
     bank = issue.constant_bank(launch.grid, launch.block, base, packed)
     counts = issue.count(built.code, bank, issue.sample(launch.grid, launch.block))
-    shared = built.shared + launch.shared
+    taken = built.resources
+    shared = taken.shared + launch.shared
     return {
         "kernel": f"{launch.source}: {launch.expression}",
         "grid": list(launch.grid),
@@ -193,10 +179,10 @@ def analyse_launch(chosen: Plan, launch: Launch) -> dict[str, Any]:
             if times
         ],
         "code": len(built.code),
-        "registers": built.registers,
-        "spills": built.spills,
+        "registers": taken.registers,
+        "spills": taken.spilled,
         "shared": shared,
-        "occupancy": occupancy(built.registers, shared, launch.block),
+        "occupancy": occupancy(taken.registers, shared, launch.block),
     }
 
 

@@ -8,10 +8,11 @@ source text names the digest of the kernels folder, because CuPy's disk cache do
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpupool.errors import GpupoolError
 
@@ -101,3 +102,33 @@ def cubin(
         return bytes(nvrtc.getCUBIN(program)) + b"\0", nvrtc.getProgramLog(program), symbols
     finally:
         nvrtc.destroyProgram(program)
+
+
+class Resources(NamedTuple):
+    """What a kernel takes: registers, and bytes of spills, of local and of static shared memory."""
+
+    registers: int
+    spilled: int
+    local: int
+    shared: int
+
+
+_ENTRY = re.compile(
+    r"Compiling entry function '(?P<symbol>\w+)'.*?"
+    r"Function properties for (?P=symbol)\s+ptxas\s+\.\s+"
+    r"(?P<local>\d+) bytes stack frame, (?P<stores>\d+) bytes spill stores, "
+    r"(?P<loads>\d+) bytes spill loads.*?Used (?P<registers>\d+) registers"
+    r"(?:[^\n]*?(?P<shared>\d+) bytes smem)?",
+    re.DOTALL,
+)
+
+
+def resources(log: str) -> dict[str, Resources]:
+    """Return what ptxas says of each symbol in the log of ``cubin(..., "--ptxas-options=-v")``."""
+    found = {}
+    for entry in _ENTRY.finditer(log):
+        registers, stores, loads, local, shared = (
+            int(entry[name] or 0) for name in ("registers", "stores", "loads", "local", "shared")
+        )
+        found[entry["symbol"]] = Resources(registers, max(stores, loads), local, shared)
+    return found

@@ -279,27 +279,6 @@ class Cost:
         return f"{self.registers}{spilled}" + (f" /{self.local}" if self.local else "")
 
 
-_FUNCTION = re.compile(
-    r"Compiling entry function '(?P<symbol>\w+)'.*?"
-    r"Function properties for (?P=symbol)\s+ptxas\s+\.\s+"
-    r"(?P<stack>\d+) bytes stack frame, (?P<stores>\d+) bytes spill stores, "
-    r"(?P<loads>\d+) bytes spill loads.*?Used (?P<registers>\d+) registers",
-    re.DOTALL,
-)
-
-
-def costs(log: str) -> dict[str, Cost]:
-    """Return what the log of ptxas says of each symbol."""
-    return {
-        found["symbol"]: Cost(
-            int(found["registers"]),
-            max(int(found["stores"]), int(found["loads"])),
-            int(found["stack"]),
-        )
-        for found in _FUNCTION.finditer(log)
-    }
-
-
 Job = tuple[str, int, tuple[Kernel, ...]]
 """A source file, an architecture and the kernels to compile together."""
 
@@ -310,8 +289,8 @@ def compile_batch(job: Job) -> dict[str, Cost]:
     expressions = [kernel.expression for kernel in batch]
     code, log, symbols = jit.cubin(source, expressions, architecture, "--ptxas-options=-v")
     assert code.startswith(b"\x7fELF")
-    found = costs(log)
-    return {expression: found[symbol] for expression, symbol in symbols.items()}
+    taken = jit.resources(log)
+    return {expression: Cost(*taken[symbol][:3]) for expression, symbol in symbols.items()}
 
 
 def jobs(every: Iterable[Kernel], architecture: int) -> Iterator[Job]:

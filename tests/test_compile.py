@@ -99,23 +99,6 @@ def test_planning_the_set_uses_up_no_specialisation() -> None:
 # The baseline and its judgement
 
 
-def test_the_log_of_ptxas_is_read() -> None:
-    log = """
-ptxas info    : 17 bytes gmem
-ptxas info    : Compiling entry function '_Z1f' for 'sm_90'
-ptxas info    : Function properties for _Z1f
-ptxas         .     24 bytes stack frame, 16 bytes spill stores, 20 bytes spill loads
-ptxas info    : Used 48 registers, used 1 barriers, 24 bytes cumulative stack size
-ptxas info    : Function properties for __internal_accurate_pow
-ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
-ptxas info    : Compiling entry function '_Z1g' for 'sm_90'
-ptxas info    : Function properties for _Z1g
-ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
-ptxas info    : Used 10 registers, used 0 barriers
-"""
-    assert compile_kernels.costs(log) == {"_Z1f": Cost(48, 20, 24), "_Z1g": Cost(10, 0, 0)}
-
-
 def test_the_baseline_covers_the_set_and_has_no_spilling_specialisation() -> None:
     _, baseline = compile_kernels.read_baseline()
     rows = {compile_kernels.tier(kernel) for kernel in (*generic_kernels(), *network_kernels())}

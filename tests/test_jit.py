@@ -157,6 +157,24 @@ def test_the_code_is_an_elf_file_with_the_symbol_of_each_expression(nvrtc: Any) 
         assert f"'{symbol}' for 'sm_80'" in log
 
 
+def test_the_log_of_ptxas_is_read() -> None:
+    log = """
+ptxas info    : 17 bytes gmem
+ptxas info    : Compiling entry function '_Z1f' for 'sm_90'
+ptxas info    : Function properties for _Z1f
+ptxas         .     24 bytes stack frame, 16 bytes spill stores, 20 bytes spill loads
+ptxas info    : Used 48 registers, used 1 barriers, 24 bytes cumulative stack size
+ptxas info    : Function properties for __internal_accurate_pow
+ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Compiling entry function '_Z1g' for 'sm_90'
+ptxas info    : Function properties for _Z1g
+ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 10 registers, used 1 barriers, 4096 bytes smem, 400 bytes cmem[0]
+"""
+    expected = {"_Z1f": (48, 20, 24, 0), "_Z1g": (10, 0, 0, 4096)}
+    assert jit.resources(log) == expected
+
+
 @pytest.mark.parametrize("element", ["float", "BFloat16"])
 def test_taps_are_widened_without_flushing_subnormals(nvrtc: Any, element: str) -> None:
     expression = f"window<Lp<{element}, 0, double>, 1, int, Sizes<0>, Sizes<0>, false>"
