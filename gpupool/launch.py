@@ -7,7 +7,8 @@ function as arguments, so that the tests run the same lines on the CPU.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from math import gcd
 from typing import Any
 
@@ -107,13 +108,15 @@ def execute(
     """
     read = inputs
     if not isinstance(problem, PoolProblem | PreprocessProblem):
-        read = tuple(map(xp.ascontiguousarray, inputs))
-    written = tuple(
-        array
-        if array.flags.c_contiguous and is_aligned(array)
-        else xp.empty(array.shape, array.dtype)
-        for array in outputs
-    )
+        with _allocating("contiguous copies of the inputs, " + _sizes(inputs)):
+            read = tuple(map(xp.ascontiguousarray, inputs))
+    with _allocating("contiguous memory for what goes to out, " + _sizes(outputs)):
+        written = tuple(
+            array
+            if array.flags.c_contiguous and is_aligned(array)
+            else xp.empty(array.shape, array.dtype)
+            for array in outputs
+        )
     x = read[0]
     strides = tuple(stride // x.itemsize for stride in x.strides)
     chosen = plan(problem, strides, gcd(16, pointer(x), pointer(written[0])), kernel)
@@ -126,9 +129,18 @@ def execute(
     return bound if direct else None
 
 
-def launch_all(chosen: Plan, arrays: tuple[Any, ...], xp: Any, find: Find) -> None:
-    """Launch every kernel of a plan on its arrays, inputs before outputs."""
-    Bound(chosen, xp, find)(*arrays)
+def _sizes(arrays: Iterable[Any]) -> str:
+    return ", ".join(f"{tuple(a.shape)} {a.dtype}, {a.nbytes} bytes" for a in arrays)
+
+
+@contextmanager
+def _allocating(what: str) -> Iterator[None]:
+    """Say what memory was for where an allocator has none left."""
+    try:
+        yield
+    except MemoryError as error:
+        error.add_note(f"gpupool was allocating {what}")
+        raise
 
 
 class Bound:
@@ -160,11 +172,15 @@ class Bound:
 
     def __call__(self, *arrays: Any) -> None:
         """Launch on the current stream; ``arrays`` are inputs before outputs."""
-        # Sixteen-byte elements, so that any partial result is aligned.
-        workspace = self._workspace and self._empty(-(-self._workspace // 16), "complex128")
+        workspace = self._workspace and self._memory()
         pointers = (*arrays, workspace, self._null)
         for function, grid, block, chosen, scalars, shared in self._launches:
             function(grid, block, (*chosen(pointers), *scalars), shared_mem=shared)
+
+    def _memory(self) -> Any:
+        """Allocate the workspace by sixteen-byte elements: any partial result is aligned."""
+        with _allocating(f"a workspace of {self._workspace} bytes"):
+            return self._empty(-(-self._workspace // 16), "complex128")
 
 
 def operands(problem: Problem) -> tuple[str, ...]:

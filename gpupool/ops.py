@@ -15,7 +15,7 @@ import numpy as np  # noqa: F401 - for the examples
 from gpupool import arrays, launch, planner, validate
 from gpupool.errors import GpupoolValueError
 from gpupool.planned import PlannedCall, planned
-from gpupool.problem import resolve
+from gpupool.problem import check_addressable, resolve
 
 Ints = int | Sequence[int]
 
@@ -361,8 +361,11 @@ def plan(
     array([[[3., 3., 2.]]])
     """
     problem = resolve(op, shape, dtype, **attributes)
+    check_addressable((*problem.inputs, *problem.outputs))
     call = PlannedCall(problem, validate.choice("kernel", kernel, planner.KERNELS))
-    if kernel not in ("auto", call.plan.kernel):
+    if kernel == "auto":
+        return call  # planned once it is called or shown, which uses up a specialisation
+    if kernel != call.plan.kernel:
         raise GpupoolValueError(
             f"kernel = {kernel!r} does not serve {problem.op} {problem.dtype} {problem.shape} with "
             f"these attributes: {call.plan.kernel!r} would"

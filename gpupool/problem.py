@@ -26,6 +26,9 @@ from gpupool.window import AUTO_PADS, Window, covering, out_shape, window
 MAX_SAMPLES = 2**24
 """RoiAlign: the most samples in one bin, as many as the pixels of a 4096 x 4096 image."""
 
+ADDRESSABLE = 2**63 - 1
+"""Bytes that any machine can address, at most."""
+
 INDEX_DTYPES = {name: np.dtype(name) for name in ("int64", "int32")}
 """Types of Indices; ONNX knows the first."""
 
@@ -34,26 +37,23 @@ SMALL_P = 2.0**-7
 
 
 @dataclass(frozen=True)
-class Output:
-    """One result of a problem: its ONNX name, shape and dtype."""
-
+class _Array:
     name: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the contiguous result."""
+        """Bytes of the contiguous array."""
         return prod(self.shape) * self.dtype.itemsize
 
 
-@dataclass(frozen=True)
-class Input:
-    """One array that a problem reads: its name, shape and dtype."""
+class Output(_Array):
+    """One result of a problem: its name, shape and dtype."""
 
-    name: str
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
+
+class Input(_Array):
+    """One array that a problem reads: its name, shape and dtype."""
 
 
 @dataclass(frozen=True)
@@ -668,12 +668,22 @@ def check_bytes(outputs: Sequence[Output]) -> None:
         raise above_max_bytes(f"the output ({shapes})", needed)
 
 
+def check_addressable(every: Sequence[_Array]) -> None:
+    """Refuse arrays that no machine can address, whatever GPUPOOL_MAX_BYTES is."""
+    for array in every:
+        if array.nbytes > ADDRESSABLE:
+            raise GpupoolMemoryError(
+                f"{array.name} {array.shape} {array.dtype} needs {array.nbytes} bytes, "
+                "above what any machine can address"
+            )
+
+
 def max_bytes() -> int:
     """Return the ceiling that GPUPOOL_MAX_BYTES sets, or that of any address space."""
     limit = os.environ.get("GPUPOOL_MAX_BYTES")
     if not limit:
-        return 2**63 - 1
-    return validate.integer("GPUPOOL_MAX_BYTES", _int(limit), 0, 2**63 - 1)
+        return ADDRESSABLE
+    return validate.integer("GPUPOOL_MAX_BYTES", _int(limit), 0, ADDRESSABLE)
 
 
 def above_max_bytes(what: str, needed: int) -> GpupoolMemoryError:

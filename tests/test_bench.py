@@ -742,10 +742,8 @@ def test_host_overhead_has_a_row_for_every_way(
     assert "plan object" in capsys.readouterr().out
 
 
-def test_a_known_call_takes_the_host_less_than_two_hundred_calls_that_do_nothing(
-    tmp_path: Path,
-) -> None:
-    """Two microseconds are some hundred of them, however busy the machine is."""
+def test_a_known_call_takes_the_host_less_than_150_calls_that_do_nothing(tmp_path: Path) -> None:
+    """It takes 94 to 106 of them however busy the machine is, which are 1.9 us where it is not."""
     pytest.importorskip("cupy", reason="the arrays are CuPy's")
     from gpupool import gpu_available
 
@@ -758,9 +756,9 @@ def test_a_known_call_takes_the_host_less_than_two_hundred_calls_that_do_nothing
     times = {row["id"]: row["us"] for row in record.read(out)["rows"]}
     nothing = times.pop(host.NOTHING)
     assert len(times) == 3
-    assert times["plan object, out="] < 200 * nothing
-    assert times["function, out="] < 400 * nothing
-    assert max(times.values()) < 600 * nothing
+    assert times["plan object, out="] < 150 * nothing
+    assert times["function, out="] < 350 * nothing
+    assert max(times.values()) < 500 * nothing
 
 
 def test_unknown_peers_and_a_missing_gpu_are_errors(five: Path) -> None:

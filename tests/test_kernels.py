@@ -366,6 +366,18 @@ def test_large_windows(name, last):
             assert_right(case, results)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_maxima_of_more_taps_than_a_sum_may_have(dtype):
+    x = np.random.default_rng(3).standard_normal((2, 1, 300, 236)) * 50
+    case = Case("max_pool", (x.astype(strategies.dtype_of(dtype)),), {"kernel_shape": (290, 229)})
+    assert separable.MOST_TAPS_OF_SUMS < 290 * 229
+    chosen = [Configuration(case, kernel) for kernel in ("vectors", "separable")]
+    sources = Counter(launch.source for launch in compile_ahead(chosen))
+    assert sources == {"separable_vectors.cu": 1, "separable.cu": 1}
+    for configuration in chosen:
+        assert_configuration_right(configuration)
+
+
 @pytest.mark.parametrize("function", ["max_pool", "global_max_pool"])
 def test_kernels_agree_bit_for_bit_on_maxima_and_indices(function):
     cases = [configuration.case for configuration in drawn(function, 60, seed=1)]
@@ -690,7 +702,7 @@ def test_indices_of_32_bits_are_the_same_positions(dtype, kernel, last):
         )
         outputs = tuple(np.empty(o.shape, o.dtype) for o in problem.outputs)
         plan = planner.plan(problem, None, 16, kernel)
-        launch.launch_all(plan, (x, *outputs), np, emulator.find)
+        launch.Bound(plan, np, emulator.find)(x, *outputs)
         right = tuple(np.empty_like(output) for output in outputs)
         oracle.run(problem, (x,), right)
         assert_same(outputs, right)
@@ -730,7 +742,7 @@ def test_the_cap_on_specialisations_falls_back_to_the_generic_tier(monkeypatch):
 
 def assert_plan_equals(plan: Plan, x: np.ndarray[Any, Any], right: np.ndarray[Any, Any]) -> None:
     y = np.empty_like(right)
-    launch.launch_all(plan, (x, y), np, emulator.find)
+    launch.Bound(plan, np, emulator.find)(x, y)
     assert_bitwise(y, right)
 
 

@@ -32,7 +32,7 @@ def run_blocks(
         return function
 
     chosen = planner.plan(problem, None, 16, kernel)
-    launch.launch_all(chosen, operands, VirtualMemory, find)
+    launch.Bound(chosen, VirtualMemory, find)(*operands)
     return chosen
 
 
@@ -98,7 +98,7 @@ def test_sums_of_8_bit_integers_beyond_32_bits():
     plan = planner.plan(problem)
     assert "long long>" in repr(plan)
     y = np.zeros((1, 1, 1))
-    launch.launch_all(plan, (x, y), np, emulator.find)
+    launch.Bound(plan, np, emulator.find)(x, y)
     assert y[0, 0, 0] == 255
 
 

@@ -460,6 +460,44 @@ def test_running_out_of_memory_names_the_output(cupy):
     CASES["max"].call(CUPY)
 
 
+@pytest.mark.parametrize(
+    ("size", "out", "named"),
+    [
+        ((1200, 1000), (1, 1), "a workspace of 2336 bytes"),
+        (
+            (9, 9),
+            (9, 18),
+            "contiguous memory for what goes to out, (1, 2, 9, 9) float32, 648 bytes",
+        ),
+    ],
+)
+def test_running_out_of_memory_names_what_a_call_takes_beside_its_output(cupy, size, out, named):
+    def full(*_: Any) -> Any:
+        raise MemoryError("out of memory")
+
+    y = np.zeros((1, 2, *out), np.float32)[..., :: max(1, out[1] // size[1])]
+    kernel = size if out == (1, 1) else 1
+    cupy.empty = full
+    with pytest.raises(MemoryError, match="out of memory") as raised:
+        gpupool.max_pool(array(np.zeros((1, 2, *size), np.float32)), kernel, out=array(y))
+    assert raised.value.__notes__ == [f"gpupool was allocating {named}"]
+    cupy.empty = empty
+
+
+def test_running_out_of_memory_names_the_copies_of_inputs(cupy):
+    def full(_: Any) -> Any:
+        raise MemoryError("out of memory")
+
+    cupy.ascontiguousarray = full
+    with pytest.raises(MemoryError, match="out of memory") as raised:
+        CASES["regions"].call(CUPY)
+    assert raised.value.__notes__ == [
+        "gpupool was allocating contiguous copies of the inputs, "
+        "(1, 2, 6, 6) float32, 288 bytes, (1, 5) float32, 20 bytes"
+    ]
+    cupy.ascontiguousarray = ascontiguousarray
+
+
 def test_an_empty_result_launches_nothing():
     y = gpupool.max_pool(array(x(0, 2, 4)), 2)
     assert y.shape == (0, 2, 3)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 from collections import Counter
 from itertools import product
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -470,13 +472,52 @@ def test_norms_by_powers_take_the_generic_tier() -> None:
 
 
 def test_windows_are_walked_along_as_far_as_shared_memory_is_wide() -> None:
-    def served(height: int, width: int) -> str:
-        problem = resolve("max", (1, 8, 600, 600), "float32", kernel_shape=(height, width))
+    def served(height: int, width: int, op: str = "max") -> str:
+        problem = resolve(op, (1, 8, 600, 600), "float32", kernel_shape=(height, width))
         return plan(problem, kernel="separable").kernel
 
     assert served(600, 1) == served(1, PITCH - CHUNK) == served(200, 200) == "separable"
     assert served(1, PITCH - CHUNK + 1) != "separable"
-    assert served(300, 220) != "separable"  # more taps than a division by them is proved for
+    assert served(300, 220) == "separable"
+    # More taps than a division by them is proved for.
+    assert served(300, 218, "average") == "separable" != served(300, 220, "average")
+
+
+@pytest.mark.parametrize("return_indices", [False, True])
+def test_maxima_of_many_taps_are_shared_only_where_outputs_are_few(return_indices: bool) -> None:
+    """Sums always are, for their accuracy."""
+
+    def chosen(op: str, size: int, kernel: int, pads: int = 0) -> str:
+        window = {"kernel_shape": kernel, "pads": pads}
+        more = {"return_indices": return_indices} if op == "max" else {}
+        return plan(resolve(op, (1, 1, size, size), "float32", **window, **more)).kernel
+
+    walked = "window" if return_indices else "separable_vectors"
+    assert chosen("max", 2048, 255, 127) == chosen("max", 2048, 257, 128) == walked
+    assert chosen("max", 2048, 401, 200) == "window"  # wider than a tile
+    assert chosen("max", 1024, 1000) == "plane"
+    assert chosen("average", 2048, 257) == chosen("average", 1024, 1000) == "plane"
+
+
+def test_few_outputs_of_one_plane_are_shared_rather_than_walked() -> None:
+    few = resolve("average", (1, 1, 256, 256), "float32", kernel_shape=255)
+    many = resolve("average", (1, 1, 256, 256), "float32", kernel_shape=127)
+    assert (plan(few).kernel, plan(many).kernel) == ("plane", "separable_vectors")
+
+
+def test_no_constant_of_the_planner_is_given_twice() -> None:
+    modules = sorted(Path(planner.__file__).parent.glob("*.py"))
+    assert modules
+    for module in modules:
+        names = [
+            name.id
+            for statement in ast.parse(module.read_text()).body
+            if isinstance(statement, ast.Assign)
+            for target in statement.targets
+            for name in ast.walk(target)
+            if isinstance(name, ast.Name)
+        ]
+        assert sorted(names) == sorted(set(names)), module.name
 
 
 def test_the_walk_is_chosen_where_it_costs_less() -> None:

@@ -160,6 +160,25 @@ def test_no_byte_limit_by_default(monkeypatch, limit):
         check_bytes([Output("Y", (2**60,), np.dtype(np.float64))])
 
 
+@pytest.mark.parametrize(
+    ("op", "shape", "attributes", "named"),
+    [
+        ("max", (1, 2, 2**40, 2**40), {"kernel_shape": 2}, "x "),
+        ("global-max", (2**40, 2**30, 4), {}, "x "),
+        (
+            "max-unpool",
+            (2**40, 1, 1),
+            {"kernel_shape": 2, "output_shape": (2**40, 1, 2**40)},
+            "output ",
+        ),
+    ],
+)
+def test_a_plan_for_more_than_any_machine_can_address_is_refused(op, shape, attributes, named):
+    with pytest.raises(GpupoolMemoryError, match=rf"^{named}.*any machine can address") as refused:
+        gpupool.plan(op, shape, "float32", **attributes)
+    assert str(2**40) in str(refused.value)
+
+
 @pytest.mark.parametrize("limit", ["many", "1.5", "-1"])
 def test_a_byte_limit_that_is_none_is_refused(monkeypatch, limit):
     monkeypatch.setenv("GPUPOOL_MAX_BYTES", limit)

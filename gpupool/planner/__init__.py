@@ -57,8 +57,10 @@ def plan(
         return Plan(problem, steps, (preprocess.launch(problem, steps),))
     geometry = Geometry.of(problem, steps)
     tile = _rows_tile(problem, geometry, alignment, kernel)
+    shared = kernel == "auto" and plane.serves(problem, geometry, alignment)
     if kernel in ("auto", "separable_vectors", "separable"):
         most = _sliding_cost(problem, geometry, tile) if kernel == "auto" else inf
+        most = min(most, plane.cost(geometry)) if shared else most
         launch = None
         if kernel != "separable":
             launch = separable_vectors.launch(problem, geometry, alignment, most)
@@ -66,7 +68,7 @@ def plan(
             launch = separable.launch(problem, geometry, most)
         if launch is not None:
             return Plan(problem, steps, (launch,))
-    if kernel == "plane" or (kernel == "auto" and plane.serves(problem, geometry, alignment)):
+    if kernel == "plane" or shared:
         return plane.plan(problem, steps, geometry, alignment)
     return Plan(problem, steps, (_sliding_launch(problem, geometry, tile, kernel),))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from gpupool.planner import window
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import BLOCKS, SHARED_BYTES, THREADS, WARP, Launch, Plan
 from gpupool.planner.parameters import boolean, operator, vector_width, window_parameters
@@ -23,7 +24,10 @@ FILL = 2**16
 """Threads whose loads keep the way to memory full: outputs are shared by no more than that."""
 
 LONG_SUM = 4096
-"""Windows from this many taps are always shared: one thread's sum of them would lose accuracy."""
+"""Sums from this many taps are always shared: one thread's would lose accuracy."""
+
+TAP, BORDER_TAP = 10, 30
+"""Instructions of a tap, and where windows leave the input: counted from 961 to 66049 taps."""
 
 
 def serves(problem: PoolProblem, geometry: Geometry, alignment: int) -> bool:
@@ -32,7 +36,15 @@ def serves(problem: PoolProblem, geometry: Geometry, alignment: int) -> bool:
     axes = [dim.axis for dim in geometry.dims]
     apart = all(2 * a.stride >= min(a.kernel, a.size) or a.out == 1 for a in axes)
     small_planes = taps >= STAGED_TAPS and _staged_outputs(problem, geometry, alignment) > 0
-    return taps >= LONG_SUM or (taps >= SHARED_TAPS and apart) or small_planes
+    dearer = problem.reduction == "max" and cost(geometry) >= window.cost(problem, geometry)
+    long = taps >= LONG_SUM and not dearer
+    return long or (taps >= SHARED_TAPS and apart) or small_planes
+
+
+def cost(geometry: Geometry) -> float:
+    """Estimate the instructions of all threads, of which few outputs do not lack any."""
+    tap = TAP if all(dim.inside for dim in geometry.dims) else BORDER_TAP
+    return tap * geometry.outputs * geometry.taps
 
 
 def plan(

@@ -26,7 +26,7 @@ from gpupool.window import Axis
 SEPARABLE_TAPS = 9
 """Windows from this many taps, stride 1, may be cheaper by separable.cu."""
 
-MOST_SEPARABLE_TAPS = 2**16
+MOST_TAPS_OF_SUMS = 2**16
 """Windows up to this many: a float32 sum divided by more is not proved to be rounded right."""
 
 READ, STORE = 8, {"max": 11, "average": 24, "lp": 20}
@@ -109,7 +109,7 @@ def launch(problem: PoolProblem, geometry: Geometry, most: float) -> Launch | No
 def served(problem: PoolProblem, geometry: Geometry) -> Geometry | None:
     """Return the problem as planes of two axes, or None where the windows are not separable.
 
-    That is, where they do not overlap as much as they can, or are more than one can divide by.
+    That is, where they do not overlap as much as they can, or are of more than one can divide by.
     """
     if prod(dim.axis.out for dim in geometry.dims) == 1 or geometry.outputs == 0:
         return None
@@ -120,7 +120,9 @@ def served(problem: PoolProblem, geometry: Geometry) -> Geometry | None:
         return None
     if any(a.stride != 1 or a.dilation != 1 or a.kernel > a.size + a.pad_begin for a in axes):
         return None
-    return geometry if SEPARABLE_TAPS <= geometry.taps <= MOST_SEPARABLE_TAPS else None
+    if problem.reduction != "max" and geometry.taps > MOST_TAPS_OF_SUMS:
+        return None
+    return geometry if geometry.taps >= SEPARABLE_TAPS else None
 
 
 def _tiles(problem: PoolProblem, geometry: Geometry) -> _Tiles:

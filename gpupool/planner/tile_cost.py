@@ -14,7 +14,7 @@ from gpupool.planner.tile import Tile
 from gpupool.problem import PoolProblem
 from gpupool.window import Axis
 
-SETUP, SLICED = 40, 70
+SETUP, THIRD_AXIS = 40, 70
 """Instructions that a thread spends before its first load, and those for a third axis."""
 
 LINE, LOAD, FAR_LOAD, CONVERT = 2.7, 2.0, 3.2, 0.9
@@ -118,7 +118,7 @@ def _path(
     """Estimate the instructions of one thread that takes so many slices of a window."""
     rows = _rows(axes)
     lines = slices * ((tile.rows - 1) * rows.stride + rows.kernel)
-    count = SETUP + SLICED * (len(axes) > 2) + lines * _read(problem, tile, line)
+    count = SETUP + THIRD_AXIS * (len(axes) > 2) + lines * _read(problem, tile, line)
     count += STORE * _stores(tile) + _finish(problem, tile) * _results(tile)
     if problem.indices:
         return count + _tap(problem) * slices * rows.kernel * axes[-1].kernel * _results(tile)
