@@ -20,6 +20,9 @@ WARP = 32
 SHARED_BYTES = 48 * 1024
 """Shared memory that a block has without asking."""
 
+VECTOR_BYTES = 16
+"""Bytes that a thread reads or writes at once, at most."""
+
 BUSY = 2**14
 """Threads that keep a large card issuing, a warp for each of its schedulers: fewer are no gain."""
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpupool.planner.geometry import Dim, Geometry
-from gpupool.planner.launches import Launch
+from gpupool.planner.launches import VECTOR_BYTES, Launch
 from gpupool.planner.parameters import (
     boolean,
     by_powers,
@@ -31,8 +31,8 @@ TILE_CODE, MOST_CODE = 600, 660
 """Instructions of a kernel of rows.cu: up to the first it compiles well within 100 ms on a slow
 processor, up to the second in about as much."""
 
-VECTOR_BYTES, NARROW = 16, 0.1
-"""Bytes of the widest vector, and a power of the ratio to a narrower one: 7 % for one of half."""
+NARROW = 0.1
+"""A power of the ratio of the widest vector to a narrower one: 7 % for one of half."""
 
 TILE_ROW = 28
 """Outputs of a row that one thread may take whole, so that its padding needs no instruction."""

@@ -8,7 +8,14 @@ from math import prod
 from operator import itemgetter
 
 from gpupool.planner.geometry import Geometry
-from gpupool.planner.launches import BLOCKS, SHARED_BYTES, THREADS, WARP, Launch
+from gpupool.planner.launches import (
+    BLOCKS,
+    SHARED_BYTES,
+    THREADS,
+    VECTOR_BYTES,
+    WARP,
+    Launch,
+)
 from gpupool.planner.parameters import (
     accumulator,
     by_powers,
@@ -23,9 +30,6 @@ from gpupool.window import Axis
 
 MOST_INTEGER_TAPS = 2**15 - 1
 """A float32 quotient by more than that may be rounded to the wrong integer."""
-
-VECTOR_BYTES = 16
-"""Bytes that a thread reads and writes at once, at most."""
 
 CHUNK = {4: 12, 8: 10}
 """Outputs of a row that one lane takes, by the bytes of a partial result."""
