@@ -113,22 +113,22 @@ class Resources(NamedTuple):
     shared: int
 
 
-_ENTRY = re.compile(
-    r"Compiling entry function '(?P<symbol>\w+)'.*?"
-    r"Function properties for (?P=symbol)\s+ptxas\s+\.\s+"
-    r"(?P<local>\d+) bytes stack frame, (?P<stores>\d+) bytes spill stores, "
-    r"(?P<loads>\d+) bytes spill loads.*?Used (?P<registers>\d+) registers"
-    r"(?:[^\n]*?(?P<shared>\d+) bytes smem)?",
-    re.DOTALL,
-)
-
-
 def resources(log: str) -> dict[str, Resources]:
-    """Return what ptxas says of each symbol in the log of ``cubin(..., "--ptxas-options=-v")``."""
-    found = {}
-    for entry in _ENTRY.finditer(log):
-        registers, stores, loads, local, shared = (
-            int(entry[name] or 0) for name in ("registers", "stores", "loads", "local", "shared")
+    """Return what ptxas says of each symbol in the log of ``cubin(..., "--ptxas-options=-v")``.
+
+    Spills are those of the functions that it calls, too.
+    """
+    _, *parts = re.split(r"Compiling entry function '(\w+)'", log)
+    return {
+        symbol: Resources(
+            _sum(r"Used (\d+) registers", part),
+            max(_sum(r"(\d+) bytes spill stores", part), _sum(r"(\d+) bytes spill loads", part)),
+            _sum(rf"properties for {symbol}\s+ptxas\s+\.\s+(\d+) bytes stack frame", part),
+            _sum(r"(\d+) bytes smem", part),
         )
-        found[entry["symbol"]] = Resources(registers, max(stores, loads), local, shared)
-    return found
+        for symbol, part in zip(parts[::2], parts[1::2], strict=True)
+    }
+
+
+def _sum(pattern: str, log: str) -> int:
+    return sum(map(int, re.findall(pattern, log)))

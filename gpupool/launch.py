@@ -108,9 +108,9 @@ def execute(
     """
     read = inputs
     if not isinstance(problem, PoolProblem | PreprocessProblem):
-        with _allocating("contiguous copies of the inputs, " + _sizes(inputs)):
+        with _allocating("contiguous copies of the inputs", inputs):
             read = tuple(map(xp.ascontiguousarray, inputs))
-    with _allocating("contiguous memory for what goes to out, " + _sizes(outputs)):
+    with _allocating("contiguous memory for what goes to out", outputs):
         written = tuple(
             array
             if array.flags.c_contiguous and is_aligned(array)
@@ -129,17 +129,14 @@ def execute(
     return bound if direct else None
 
 
-def _sizes(arrays: Iterable[Any]) -> str:
-    return ", ".join(f"{tuple(a.shape)} {a.dtype}, {a.nbytes} bytes" for a in arrays)
-
-
 @contextmanager
-def _allocating(what: str) -> Iterator[None]:
-    """Say what memory was for where an allocator has none left."""
+def _allocating(what: str, like: Iterable[Any] = ()) -> Iterator[None]:
+    """Say what memory was for, and as large as which arrays, where an allocator has none left."""
     try:
         yield
     except MemoryError as error:
-        error.add_note(f"gpupool was allocating {what}")
+        sizes = (f"{tuple(a.shape)} {a.dtype}, {a.nbytes} bytes" for a in like)
+        error.add_note(f"gpupool was allocating {', '.join((what, *sizes))}")
         raise
 
 

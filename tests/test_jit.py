@@ -165,13 +165,13 @@ ptxas info    : Function properties for _Z1f
 ptxas         .     24 bytes stack frame, 16 bytes spill stores, 20 bytes spill loads
 ptxas info    : Used 48 registers, used 1 barriers, 24 bytes cumulative stack size
 ptxas info    : Function properties for __internal_accurate_pow
-ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas         .     8 bytes stack frame, 0 bytes spill stores, 4 bytes spill loads
 ptxas info    : Compiling entry function '_Z1g' for 'sm_90'
 ptxas info    : Function properties for _Z1g
 ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
 ptxas info    : Used 10 registers, used 1 barriers, 4096 bytes smem, 400 bytes cmem[0]
 """
-    expected = {"_Z1f": (48, 20, 24, 0), "_Z1g": (10, 0, 0, 4096)}
+    expected = {"_Z1f": (48, 24, 24, 0), "_Z1g": (10, 0, 0, 4096)}
     assert jit.resources(log) == expected
 
 
