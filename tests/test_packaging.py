@@ -143,6 +143,23 @@ def test_wheel_in_a_fresh_environment_pools(wheel: Path, tmp_path: Path) -> None
     assert python(*command, interpreter=interpreter, cwd=tmp_path).startswith("1x1x3x3")
 
 
+def test_the_top_level_holds_nothing_else() -> None:
+    """What an experiment leaves behind would be committed with the rest, and its paths with it."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("no checkout: what is committed is not known")
+    listed = subprocess.run(
+        ["git", "-c", f"safe.directory={ROOT}", "ls-files"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    top = {line.split("/")[0] for line in listed.splitlines()}
+    folders = {"gpupool", "kernels", "tests", "bench"}
+    files = {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md"}
+    assert {name for name in top if not name.startswith(".")} == folders | files
+
+
 def test_without_hypothesis_the_tests_say_what_is_missing(tmp_path: Path) -> None:
     (tmp_path / "hypothesis.py").write_text("raise ImportError('not installed')")
     options = ("-q", "-p", "no:hypothesispytest", "tests/test_window.py")
