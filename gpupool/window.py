@@ -8,7 +8,7 @@ For output ``o`` of an axis, tap ``j`` in ``0 .. kernel - 1`` reads position
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from gpupool.errors import GpupoolValueError
@@ -98,6 +98,23 @@ class Axis:
     def counted_padding(self, padding: bool) -> tuple[int, int]:
         """Positions of the padding that an average counts."""
         return (self.pad_begin, self.pad_end) if padding else (0, 0)
+
+    @property
+    def touches(self) -> bool:
+        """Whether every window has a tap in the input, if none leaves positions out."""
+        return self.pad_begin < self.kernel and self.start(self.out - 1) < self.size
+
+    def dense(self) -> Axis:
+        """Return the axis with windows at every position from the first one to the last.
+
+        Its padding behind is what the last window reads of it.
+
+        >>> Axis.resolve(10, kernel=5, stride=3, pads=(2, 2)).dense()
+        Axis(size=10, kernel=5, stride=1, dilation=1, pad_begin=2, pad_end=2, out=10)
+        """
+        out = (self.out - 1) * self.stride + 1
+        behind = self.start(self.out - 1) + self.extent - self.size
+        return replace(self, stride=1, pad_end=max(behind, 0), out=out)
 
     def trimmed(self) -> Axis:
         """Return the axis without the taps at either end of the window that no output has valid.

@@ -154,13 +154,6 @@ struct Block {
         x = pinned(input + offset);
     }
 
-    // Takes the innermost coordinate off n.
-    __device__ static int split(int& n, const Divisor<int>& by) {
-        int quotient = by.quotient(n), remainder = n - quotient * by.divisor;
-        n = quotient;
-        return remainder;
-    }
-
     __device__ const Axis<int>& inner() const { return w.axis[Axes - 1]; }
     __device__ int size() const { return Row ? Row : inner().size; }
     __device__ int outputs() const { return Row ? Outputs : inner().out.divisor; }

@@ -1,6 +1,6 @@
-// Large overlapping windows, stride 1: one pass down the columns and one along the rows of a tile,
-// in one launch. The cost of an output hardly depends on the size of a window that is small beside
-// shared memory, 243 columns and 48 rows of 32 bits; beyond that it grows with it.
+// Large overlapping windows: one pass down the columns and one along the rows of a tile, in one
+// launch. The cost of an output hardly depends on the size of a window that is small beside shared
+// memory, 243 columns and 48 rows of 32 bits; beyond that it grows with it.
 //
 // Down a column the input is cut into runs as long as the window. A window then is the end of one
 // run and the beginning of the next, so it merges one suffix and one prefix (van Herk, Gil and
@@ -10,15 +10,17 @@
 // Counted cost in instructions per output: bench/results.
 #include "separable.cuh"
 
-template <class Op, int Width, bool ChannelsLast> struct Scalars : Tile<Op, Width, 32, 1, 0> {
-    using Base = Tile<Op, Width, 32, 1, 0>;
+template <class Op, int Axes, int Width, bool Strided, bool ChannelsLast>
+struct Scalars : Tile<Op, Axes, Width, 32, 1, 0, Strided, ChannelsLast> {
+    using Base = Tile<Op, Axes, Width, 32, 1, 0, Strided, ChannelsLast>;
     using typename Base::Accumulator;
     using typename Base::Out;
     using typename Base::T;
     using Base::first_plane, Base::inner, Base::left, Base::merged, Base::op, Base::outer, Base::pitch;
-    using Base::plane_of, Base::reduced, Base::tiles, Base::top, Base::w;
+    using Base::reduced, Base::tiles, Base::top, Base::w;
+    using typename Base::Slices;
     using Tap = typename Held<Op>::Tap;
-    static constexpr int flight = Op::flight;
+    static constexpr int flight = Axes == 2 ? Op::flight : 1;
 
     // What a thread takes: column c of plane p, or what lies behind the planes.
     struct Seat {
@@ -28,7 +30,7 @@ template <class Op, int Width, bool ChannelsLast> struct Scalars : Tile<Op, Widt
     };
     const Seat at;
 
-    __device__ Scalars(const Window<2, int>& window, const Tiles& t) : Base(window, t), at(seat(t)) {}
+    __device__ Scalars(const Window<Axes, int>& window, const Tiles& t) : Base(window, t), at(seat(t)) {}
 
     __device__ static Seat seat(const Tiles& tiles) {
         const int t = threadIdx.x, group = tiles.neighbours.quotient(t);
@@ -43,7 +45,7 @@ template <class Op, int Width, bool ChannelsLast> struct Scalars : Tile<Op, Widt
     // A column of the input and, where words hold two, the same one of another plane. Of the tile's
     // rows the input has begin .. end - 1.
     struct Column {
-        const T *from, *twin;
+        Slices from, twin;
         int step, begin, end;
 
         __device__ bool has(int row) const { return begin <= row && row < end; }
@@ -55,17 +57,30 @@ template <class Op, int Width, bool ChannelsLast> struct Scalars : Tile<Op, Widt
         const int begin = outer().pad_begin - top;
         x += static_cast<long long>(position) * inner().step -
              static_cast<long long>(begin) * outer().step;
-        const T* from = pinned(plane_of(x, plane));
-        const T* twin = twins ? pinned(plane_of(x, plane + tiles.planes)) : from;
+        const Slices from = Base::slices_of(x, plane);
+        const Slices twin = twins ? Base::slices_of(x, plane + tiles.planes) : from;
         return {from, twin, outer().step, begin, begin + outer().size};
     }
 
-    __device__ Tap read(const Column& column, int row) const {
+    __device__ Tap read(const Column& column, int row, int slice = 0) const {
         int offset = row * column.step;
+        const T* from = column.from.at(slice) + offset;
         if constexpr (Op::pairs)
-            return bits(load(column.from + offset)) | bits(load(column.twin + offset)) << 16;
+            return bits(load(from)) | bits(load(column.twin.at(slice) + offset)) << 16;
         else
-            return value(load(column.from + offset));
+            return value(load(from));
+    }
+
+    // Merges what a column has in a row.
+    __device__ Accumulator take(Accumulator a, const Column& column, int row) const {
+        if constexpr (Axes == 2) {
+            return merged.accumulate(a, read(column, row));
+        } else {
+            const int other = Op::pairs ? column.twin.count : 0, slices = most(column.from.count, other);
+#pragma unroll 1
+            for (int s = 0; s < slices; ++s) a = merged.accumulate(a, read(column, row, s));
+            return a;
+        }
     }
 
     // Both walks read a few rows at once where the input has them all.
@@ -87,7 +102,7 @@ template <class Op, int Width, bool ChannelsLast> struct Scalars : Tile<Op, Widt
                 for (int t = flight - 1; t >= 0; --t) to[t * pitch] = a = merged.accumulate(a, tap[t]);
             } else {
                 --i, to -= pitch;
-                if (column.has(i)) a = merged.accumulate(a, read(column, i));
+                if (column.has(i)) a = take(a, column, i);
                 if (i < last) *to = a;
             }
         }
@@ -112,7 +127,7 @@ template <class Op, int Width, bool ChannelsLast> struct Scalars : Tile<Op, Widt
                 }
                 i += flight, to += flight * pitch;
             } else {
-                if (column.has(i)) a = merged.accumulate(a, read(column, i));
+                if (column.has(i)) a = take(a, column, i);
                 *to = merged.merge(*to, a);
                 ++i, to += pitch;
             }
@@ -141,16 +156,30 @@ template <class Op, int Width, bool ChannelsLast> struct Scalars : Tile<Op, Widt
         }
     }
 
-    __device__ int rows_of(int p) const { return Base::rows_below(p, at.c, 0); }
+    // Outputs that this thread stores in plane p.
+    __device__ int rows_of(int p) const {
+        if (stored_column().place > 0) return 0;
+        const int rows = Base::rows_below(p, at.c, Base::stored_row().place);
+        return Strided && rows > 0 ? tiles.row_stride.quotient(rows + Base::apart() - 1) : rows;
+    }
     // Position in y of the first of them, and from one to the next.
     __device__ int position(int p) const {
         const int plane = first_plane + p, image = ChannelsLast ? w.channels.quotient(plane) : plane;
-        const int pixel = (image * outer().out.divisor + top) * inner().out.divisor + left + at.c;
+        const int row = image * outer().out.divisor + Base::stored_row().output;
+        const int pixel = row * inner().out.divisor + stored_column().output;
         if (!ChannelsLast) return pixel;
         return (pixel - image) * w.channels.divisor + plane;
     }
     __device__ int row_step() const {
         return inner().out.divisor * (ChannelsLast ? w.channels.divisor : 1);
+    }
+
+    __device__ typename Base::Stored stored_column() const {
+        return Base::stored(tiles.column_stride, left + at.c);
+    }
+    // In shared memory.
+    __device__ const Accumulator* first_result() const {
+        return reduced + at.place + Base::stored_row().place * pitch;
     }
 
     __device__ void store_columns(const T* x, Out* y, int again) {
@@ -159,20 +188,22 @@ template <class Op, int Width, bool ChannelsLast> struct Scalars : Tile<Op, Widt
         else store_one(x, y, again);
     }
 
-    // One output again, tap by tap.
+    // One output again, tap by tap; operators that ask for it come with no third axis.
+    static_assert(!Op::slow || Axes == 2);
     struct Again {
-        const Window<2, int>& w;
+        const Window<Axes, int>& w;
         const T* plane;
         int row, column;  // of the first tap
 
         template <class Any> __device__ typename Any::Accumulator operator()(const Any& any) const {
             auto a = any.start();
+            const Axis<int>&outer = w.axis[Axes - 2], &inner = w.axis[Axes - 1];
             int r = row, c = column;
 #pragma unroll 1
-            for (int i = 0; i < w.axis[0].kernel * w.axis[1].kernel; ++i, ++c) {
-                if (c == column + w.axis[1].kernel) c = column, ++r;
-                if (!within(r, w.axis[0].size) || !within(c, w.axis[1].size)) continue;
-                a = any.merge(a, any.lift(value(plane[r * w.axis[0].step + c * w.axis[1].step]), i));
+            for (int i = 0; i < outer.kernel * inner.kernel; ++i, ++c) {
+                if (c == column + inner.kernel) c = column, ++r;
+                if (!within(r, outer.size) || !within(c, inner.size)) continue;
+                a = any.merge(a, any.lift(value(plane[r * outer.step + c * inner.step]), i));
             }
             return a;
         }
@@ -182,17 +213,19 @@ template <class Op, int Width, bool ChannelsLast> struct Scalars : Tile<Op, Widt
     __device__ void store_one(const T* x, Out* y, int again) {
         const int rows = rows_of(at.p);
         if (rows <= 0) return;
-        const T* plane = plane_of(x, first_plane + at.p);
-        const int column = left + at.c, along = Op::counts ? Base::counted(inner(), column) : 1;
-        const Accumulator* from = reduced + at.place;
-        int n = position(at.p), row = top;
+        const int plane = first_plane + at.p, column = left + at.c;
+        const int along = Op::counts ? Base::counted_slices(plane) * Base::counted(inner(), column) : 1;
+        const int apart = Base::apart();
+        const T* input = Op::slow ? Base::slices_of(x, plane).from : nullptr;
+        const Accumulator* from = first_result();
+        int n = position(at.p), row = top + Base::stored_row().place;
         in_flights<Op::counts || !Op::exact ? 1 : 2>(rows, [&](int flight) {
 #pragma unroll
-            for (int i = 0; i < flight; ++i, ++row, from += pitch, n += row_step()) {
+            for (int i = 0; i < flight; ++i, row += apart, from += apart * pitch, n += row_step()) {
                 const Few<65536> count(Op::counts ? along * Base::counted(outer(), row) : 1);
                 if constexpr (Op::powers > 0) {
                     if (pinned(again)) {
-                        const Accumulator limit = Base::limit(row, column);
+                        const Accumulator limit = Base::limit(plane, row, column);
                         if (merged.replaces(y[n], *from, limit)) y[n] = merged.restored(*from, count);
                         continue;
                     }
@@ -200,7 +233,7 @@ template <class Op, int Width, bool ChannelsLast> struct Scalars : Tile<Op, Widt
                 y[n] = op.finish(*from, count);
                 merged.watch(*from);
                 if constexpr (Op::slow) {
-                    const Again traverse{w, plane, row - outer().pad_begin, column - inner().pad_begin};
+                    const Again traverse{w, input, row - outer().pad_begin, column - inner().pad_begin};
                     if (!op.certain(*from)) y[n] = op.careful(traverse, count);
                 }
             }
@@ -214,10 +247,10 @@ template <class Op, int Width, bool ChannelsLast> struct Scalars : Tile<Op, Widt
         const int twins = ChannelsLast ? position(twin) - begin
                                        : tiles.planes * outer().out.divisor * inner().out.divisor;
         auto* to = reinterpret_cast<unsigned short*>(y) + begin;
-        const Accumulator* from = reduced + at.place;
+        const Accumulator* from = first_result();
         in_flights<2>(rows, [&](int flight) {
 #pragma unroll
-            for (int r = 0; r < flight; ++r, from += pitch, to += row_step()) {
+            for (int r = 0; r < flight; ++r, from += Base::apart() * pitch, to += row_step()) {
                 to[0] = static_cast<unsigned short>(*from);
                 if (both > 0) to[twins] = static_cast<unsigned short>(*from >> 16);
             }
@@ -225,10 +258,10 @@ template <class Op, int Width, bool ChannelsLast> struct Scalars : Tile<Op, Widt
     }
 };
 
-template <class Op, int Width, bool ChannelsLast>
+template <class Op, int Axes, int Width, bool Strided, bool ChannelsLast>
 __global__ void __launch_bounds__(256, 4)
 separable(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
-          const __grid_constant__ Tiles tiles, const __grid_constant__ Window<2, int> w) {
-    Scalars<Op, Width, ChannelsLast> tile(w, tiles);
+          const __grid_constant__ Tiles tiles, const __grid_constant__ Window<Axes, int> w) {
+    Scalars<Op, Axes, Width, Strided, ChannelsLast> tile(w, tiles);
     reduce_tile<Width>(tile, x, y);
 }

@@ -7,6 +7,11 @@
 // head of one; windows shorter than a chunk are put together from lengths doubled. No tap is taken
 // back, which keeps sums as accurate as maxima. What windows reduce across the end of a plane is not
 // stored.
+//
+// Of three axes a column merges the slices under its plane of outputs, tap by tap.
+//
+// A tile is of outputs as if the strides of rows and columns were 1. Of greater ones only every stride-th row is reduced
+// along, and every stride-th output is stored: windows that overlap are cheaper so than one by one.
 #pragma once
 #include "window.cuh"
 
@@ -23,6 +28,8 @@ struct Tiles {
     Divisor<int> seats;             // threads for the columns in use, once
     Divisor<int> neighbours;        // seats of a plane; channels last of a column: planes
     int share;                      // rows of one of several threads for a seat: whole runs
+    Divisor<int> row_stride, column_stride;
+    Divisor<int> results, parts;    // stored of a row of one plane, at most, and threads for a column
 };
 
 // What shared memory holds: partial results, or two of two planes in a word.
@@ -105,8 +112,11 @@ template <class Op> struct Merged : Held<Op>::Type {
 };
 
 // Width is the window's, or 0 for any of at least a chunk and, for slow operators, any. Lanes of a warp
-// take a row, and read Unit elements of it at once. The first window begins in column Shift.
-template <class Op, int Width, int Lanes, int Unit, int Shift> struct Tile {
+// take a row, and read Unit elements of it at once. The first window begins in column Shift. Unless
+// Strided, both strides are 1.
+template <class Op, int Axes, int Width, int Lanes, int Unit, int Shift, bool Strided,
+          bool ChannelsLast>
+struct Tile {
     using T = typename Op::Element;
     using Out = typename Op::Out;
     using Accumulator = typename Merged<Op>::Accumulator;
@@ -115,14 +125,14 @@ template <class Op, int Width, int Lanes, int Unit, int Shift> struct Tile {
     // Columns of shared memory; no more than threads where each takes one.
     static constexpr int pitch = (Unit > 1 ? Lanes : 28) * chunk;
 
-    const Window<2, int>& w;
+    const Window<Axes, int>& w;
     const Tiles& tiles;
     const Op op;
     Merged<Op> merged;
     Accumulator* const reduced = reinterpret_cast<Accumulator*>(shared);
     int first_plane, top, left;  // the tile's first output
 
-    __device__ Tile(const Window<2, int>& window, const Tiles& t)
+    __device__ Tile(const Window<Axes, int>& window, const Tiles& t)
         : w(window), tiles(t), op(window.norm), merged(window.norm) {
         int row = tiles.across.quotient(blockIdx.x), group = tiles.down.quotient(row);
         left = (blockIdx.x - row * tiles.across.divisor) * tiles.width;
@@ -130,34 +140,87 @@ template <class Op, int Width, int Lanes, int Unit, int Shift> struct Tile {
         first_plane = group * tiles.together;
     }
 
-    __device__ const Axis<int>& outer() const { return w.axis[0]; }
-    __device__ const Axis<int>& inner() const { return w.axis[1]; }
+    __device__ const Axis<int>& outer() const { return w.axis[Axes - 2]; }
+    __device__ const Axis<int>& inner() const { return w.axis[Axes - 1]; }
 
-    __device__ const T* plane_of(const T* x, int plane) const {
-        int image = w.channels.quotient(plane);
-        return x + image * w.batch_step + (plane - image * w.channels.divisor) * w.channel_step;
+    // The input under a plane of outputs: so many planes, `step` elements apart.
+    struct Slices {
+        const T* from;
+        int count, step;
+
+        // Of two planes in a word one may have fewer, whose last one is merged again.
+        __device__ const T* at(int s) const {
+            if constexpr (Axes == 2) return from;
+            else return from + (Op::pairs ? least(s, count - 1) : s) * step;
+        }
+    };
+    __device__ Slices slices_of(const T* x, int plane) const {
+        const Place place = place_of(plane);
+        const T* from = x + place.image * w.batch_step + place.channel * w.channel_step;
+        if constexpr (Axes == 2) {
+            return {pinned(from), 1, 0};
+        } else {
+            const Axis<int>& axis = w.axis[0];
+            from += static_cast<long long>(most(place.slice - axis.pad_begin, 0)) * axis.step;
+            return {pinned(from), valid(axis, place.slice), axis.step};
+        }
+    }
+    // Where the window of a plane of outputs begins along the slices, as if padding was input.
+    struct Place {
+        int image, channel, slice;
+    };
+    __device__ Place place_of(int plane) const {
+        int image = plane, slice = 0;
+        if constexpr (Axes == 3 && !ChannelsLast) slice = split(image, w.axis[0].out);
+        const int channel = split(image, w.channels);
+        if constexpr (Axes == 3 && ChannelsLast) slice = split(image, w.axis[0].out);
+        return {image, channel, slice * w.axis[0].stride};
     }
 
-    // Outputs of column c of plane p from a row of the tile on, down to the end of tile or plane.
+    // Outputs of an axis as if its stride was 1.
+    __device__ static int dense(const Axis<int>& axis) {
+        return Strided ? (axis.out.divisor - 1) * axis.stride + 1 : axis.out.divisor;
+    }
+    // Those of column c of plane p from a row of the tile on, down to the end of tile or plane.
     __device__ int rows_below(int p, int c, int row) const {
-        if (c >= tiles.width || left + c >= inner().out.divisor) return 0;
+        if (c >= tiles.width || left + c >= dense(inner())) return 0;
         if (first_plane + p >= tiles.all_planes) return 0;
-        return least(outer().out.divisor - top, tiles.height) - row;
+        return least(dense(outer()) - top, tiles.height) - row;
     }
+
+    // The first output from `begin` on that is stored, and how far from there it is.
+    struct Stored {
+        int output, place;
+    };
+    __device__ static Stored stored(const Divisor<int>& stride, int begin) {
+        if (!Strided) return {begin, 0};
+        const int output = stride.quotient(begin + stride.divisor - 1);
+        return {output, output * stride.divisor - begin};
+    }
+    __device__ Stored stored_row() const { return stored(tiles.row_stride, top); }
+    __device__ int apart() const { return Strided ? tiles.row_stride.divisor : 1; }
 
     // Taps along one axis from `begin` on and before `end`; none are a number below 1.
     __device__ static int between(int begin, int end, const Axis<int>& axis, int output) {
         int first = output - axis.pad_begin;
         return least(first + axis.kernel, end) - most(first, begin);
     }
+    __device__ static int valid(const Axis<int>& axis, int output) {
+        return between(0, axis.size, axis, output);
+    }
     // Those that count; none count as one.
     __device__ static int counted(const Axis<int>& axis, int output) {
         return most(between(axis.count_begin, axis.count_end, axis, output), 1);
     }
+    __device__ int counted_slices(int plane) const {
+        if constexpr (Axes == 2) return 1;
+        else return counted(w.axis[0], place_of(plane).slice);
+    }
     // The greatest sum of a finite result of the window there.
-    __device__ Accumulator limit(int row, int column) const {
-        const int down = between(0, outer().size, outer(), row);
-        return merged.limit(down + between(0, inner().size, inner(), column));
+    __device__ Accumulator limit(int plane, int row, int column) const {
+        int down = valid(outer(), row);
+        if constexpr (Axes == 3) down *= valid(w.axis[0], place_of(plane).slice);
+        return merged.limit(down + valid(inner(), column));
     }
 
     // Elements Skip .. Skip + Many - 1 from an aligned place on, by the vectors that hold them.
@@ -181,8 +244,9 @@ template <class Op, int Width, int Lanes, int Unit, int Shift> struct Tile {
         const bool active = begin + Shift + width + chunk - 1 <= tiles.columns;
         const int tail = active ? begin : 0, last = tiles.height - 1;
 #pragma unroll 1
-        for (int row = threadIdx.x / 32 * together; row <= last; row += blockDim.x / Lanes) {
-            const int mine = together > 1 ? row + threadIdx.x % 32 / Lanes : row;
+        for (int row = stored_row().place + threadIdx.x / 32 * together * apart(); row <= last;
+             row += blockDim.x / Lanes * apart()) {
+            const int mine = together > 1 ? row + threadIdx.x % 32 / Lanes * apart() : row;
             Accumulator* line = reduced + (together > 1 ? least(mine, last) : row) * pitch;
             Accumulator window[chunk];
             if constexpr (0 < Width && Width < chunk) {

@@ -11,19 +11,20 @@
 // Partial results in 16 bytes.
 template <class Op> constexpr int unit = 16 / sizeof(typename Held<Op>::Type::Accumulator);
 
-template <class Op, int Width, int Lanes, int Vector, int Shift>
-struct Vectors : Tile<Op, Width, Lanes, unit<Op>, Shift> {
-    using Base = Tile<Op, Width, Lanes, unit<Op>, Shift>;
+template <class Op, int Axes, int Width, int Lanes, int Vector, int Shift, bool Strided>
+struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, false> {
+    using Base = Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, false>;
     using typename Base::Accumulator;
     using typename Base::Out;
     using typename Base::T;
     using Base::first_plane, Base::inner, Base::left, Base::merged, Base::op, Base::outer, Base::pitch;
-    using Base::plane_of, Base::reduced, Base::tiles, Base::top;
+    using Base::reduced, Base::tiles, Base::top;
+    using typename Base::Slices;
     using Sums = Pack<Accumulator, Vector>;
     using Taps = Pack<typename Held<Op>::Tap, Vector>;
     // No quotient of integers by so few needs a double to be rounded to one.
     using Count = Few<Element<T>::integer ? 32767 : 65536>;
-    static constexpr int flight = Op::exact ? 2 : 1;
+    static constexpr int flight = Op::exact && Axes == 2 ? 2 : 1;
 
     // What a thread takes: columns from c of plane p, or what lies behind the planes.
     struct Seat {
@@ -33,7 +34,7 @@ struct Vectors : Tile<Op, Width, Lanes, unit<Op>, Shift> {
     };
     const Seat seat;
 
-    __device__ Vectors(const Window<2, int>& window, const Tiles& t) : Base(window, t), seat(seat_of(t)) {}
+    __device__ Vectors(const Window<Axes, int>& window, const Tiles& t) : Base(window, t), seat(seat_of(t)) {}
 
     __device__ static Seat seat_of(const Tiles& tiles) {
         const int share = tiles.seats.quotient(threadIdx.x), s = threadIdx.x - share * tiles.seats.divisor;
@@ -63,7 +64,7 @@ struct Vectors : Tile<Op, Width, Lanes, unit<Op>, Shift> {
     // Columns of the input and, where words hold two, the same ones of another plane. The tile begins in
     // row `top`, in the padding or not.
     struct Columns {
-        const T *from, *twin;
+        Slices from, twin;
         int step, top, rows;
 
         __device__ bool has(int row) const { return within(row, rows); }
@@ -76,20 +77,20 @@ struct Vectors : Tile<Op, Width, Lanes, unit<Op>, Shift> {
         const bool twins = plane + tiles.planes < tiles.all_planes;
         const int rows = here && within(position, inner().size) ? outer().size : 0;
         x += position * inner().step;
-        const T* from = pinned(plane_of(x, plane));
-        const T* twin = Op::pairs && twins ? pinned(plane_of(x, plane + tiles.planes)) : from;
+        const Slices from = Base::slices_of(x, plane);
+        const Slices twin = Op::pairs && twins ? Base::slices_of(x, plane + tiles.planes) : from;
         return {from, twin, outer().step, top - outer().pad_begin, rows};
     }
 
-    __device__ Taps read(const Columns& columns, int row) const {
+    __device__ Taps read(const Columns& columns, int row, int slice = 0) const {
         constexpr int bytes = Vector * sizeof(T), words = bytes < 4 ? 1 : bytes / 4;
         const int offset = row * columns.step;
         unsigned word[words];
-        load_words<bytes>(columns.from + offset, word);
+        load_words<bytes>(columns.from.at(slice) + offset, word);
         Taps taps;
         if constexpr (Op::pairs) {
             unsigned twin[words];
-            load_words<bytes>(columns.twin + offset, twin);
+            load_words<bytes>(columns.twin.at(slice) + offset, twin);
 #pragma unroll
             for (int v = 0; v < Vector; ++v)
                 taps.element[v] = __byte_perm(word[v / 2], twin[v / 2], v % 2 ? 0x7632 : 0x5410);
@@ -101,7 +102,24 @@ struct Vectors : Tile<Op, Width, Lanes, unit<Op>, Shift> {
     }
 
     // Both walks read a few rows at once, of those that the input has. For sums, whose kernels take long
-    // to compile, one.
+    // to compile, one; of three axes slice by slice.
+    __device__ void read_ahead(Taps (&tap)[flight], const Columns& columns, int row) const {
+        if constexpr (Axes == 2) {
+#pragma unroll
+            for (int t = 0; t < flight; ++t)
+                if (columns.has(row + t)) tap[t] = read(columns, row + t);
+        }
+    }
+    __device__ void take(Sums& a, const Columns& columns, int row, const Taps& tap) const {
+        if (!columns.has(row)) return;
+        if constexpr (Axes == 2) {
+            accumulate(a, tap);
+        } else {
+            const int other = Op::pairs ? columns.twin.count : 0, slices = most(columns.from.count, other);
+#pragma unroll 1
+            for (int s = 0; s < slices; ++s) accumulate(a, read(columns, row, s));
+        }
+    }
 
     // The windows that begin in rows run .. last - 1 of the input: what they have up to row next - 1.
     __device__ void begin_windows(const Columns& columns, Accumulator* to, int run, int last,
@@ -112,12 +130,10 @@ struct Vectors : Tile<Op, Width, Lanes, unit<Op>, Shift> {
         for (int row = next - flight; row > run - flight; row -= flight) {
             Taps tap[flight];
             to -= flight * pitch;
-#pragma unroll
-            for (int t = 0; t < flight; ++t)
-                if (columns.has(row + t)) tap[t] = read(columns, row + t);
+            read_ahead(tap, columns, row);
 #pragma unroll
             for (int t = flight - 1; t >= 0; --t) {
-                if (columns.has(row + t)) accumulate(a, tap[t]);
+                take(a, columns, row + t, tap[t]);
                 if (row + t < last && (flight == 1 || run <= row + t)) at(to + t * pitch) = a;
             }
         }
@@ -129,13 +145,11 @@ struct Vectors : Tile<Op, Width, Lanes, unit<Op>, Shift> {
 #pragma unroll 1
         for (int row = next; row < end; row += flight) {
             Taps tap[flight];
-#pragma unroll
-            for (int t = 0; t < flight; ++t)
-                if (columns.has(row + t)) tap[t] = read(columns, row + t);
+            read_ahead(tap, columns, row);
 #pragma unroll
             for (int t = 0; t < flight; ++t) {
                 to += pitch;
-                if (columns.has(row + t)) accumulate(a, tap[t]);
+                take(a, columns, row + t, tap[t]);
                 if (flight == 1 || row + t < end) at(to) = merge(at(to), a);
             }
         }
@@ -165,23 +179,27 @@ struct Vectors : Tile<Op, Width, Lanes, unit<Op>, Shift> {
     __device__ int row_step() const { return inner().out.divisor; }
 
     __device__ void store_columns(const T*, Out* y, int again) {
-        if (seat.p >= tiles.planes) return;
-        if constexpr (Op::pairs) store_twins(y);
+        if constexpr (Strided) store_strided(y, again);
+        else if (seat.p >= tiles.planes) return;
+        else if constexpr (Op::pairs) store_twins(y);
         else store_one(y, again);
     }
 
     __device__ void store_one(Out* y, int again) {
+        const int plane = first_plane + seat.p, slices = Op::counts ? Base::counted_slices(plane) : 1;
         float along[Vector];  // kept: counting again costs more
 #pragma unroll
         for (int v = 0; v < Vector; ++v)
-            along[v] = Op::counts ? pinned(float(Base::counted(inner(), left + seat.c + v))) : 1;
+            along[v] = Op::counts ? pinned(float(slices * Base::counted(inner(), left + seat.c + v))) : 1;
         Accumulator* from = reduced + seat.place + seat.row * pitch;
         int n = position(seat.p), row = top + seat.row;
 #pragma unroll 1
         for (const int end = row + rows_of(seat.p); row < end; ++row, from += pitch, n += row_step()) {
             const float above = Op::counts ? Base::counted(outer(), row) : 1;
             if (!Op::exact && pinned(again)) {
-                store_again(from, row, above, y + n);
+#pragma unroll 1
+                for (int v = 0; v < Vector; ++v)
+                    store_again(y[n + v], from[v], plane, row, left + seat.c + v);
                 continue;
             }
             const Sums totals = at(from);
@@ -195,15 +213,53 @@ struct Vectors : Tile<Op, Width, Lanes, unit<Op>, Shift> {
         }
     }
 
-    // Of the sums of a vector, which were made again, those that are certain now.
-    __device__ void store_again(const Accumulator* sums, int row, float above, Out* to) const {
+    __device__ Count count(int plane, int row, int column) const {
+        if (!Op::counts) return Count(1);
+        const int along = Base::counted_slices(plane) * Base::counted(inner(), column);
+        return Count(float(along) * Base::counted(outer(), row));
+    }
+
+    // The result of a sum that was made again, if it is certain now.
+    __device__ void store_again(Out& to, Accumulator sum, int plane, int row, int column) const {
         if constexpr (!Op::exact) {
+            const Accumulator limit = Base::limit(plane, row, column);
+            if (merged.replaces(to, sum, limit)) to = merged.restored(sum, count(plane, row, column));
+        }
+    }
+
+    // Results apart from each other in the tile, neighbouring ones of a row by neighbouring threads.
+    __device__ void store_strided(Out* y, int again) {
+        const typename Base::Stored down = Base::stored_row(), along = Base::stored(tiles.column_stride, left);
+        const int in_row = tiles.results.divisor, parts = tiles.parts.divisor;
 #pragma unroll 1
-            for (int v = 0; v < Vector; ++v) {
-                const Accumulator limit = Base::limit(row, left + seat.c + v);
-                const Count count(Op::counts ? Base::counted(inner(), left + seat.c + v) * above : 1);
-                if (merged.replaces(to[v], sums[v], limit)) to[v] = merged.restored(sums[v], count);
+        for (int t = threadIdx.x; t < in_row * parts * tiles.planes; t += blockDim.x) {
+            const int group = tiles.results.quotient(t), result = t - group * in_row;
+            const int p = tiles.parts.quotient(group), part = group - p * parts;
+            const int c = along.place + result * tiles.column_stride.divisor;
+            const int rows = Base::rows_below(p, c, 0), both = Base::rows_below(p + tiles.planes, c, 0);
+            const int plane = first_plane + p, first_row = plane * outer().out.divisor + down.output + part;
+            Out* to = y + first_row * row_step() + along.output + result;
+#pragma unroll 1
+            for (int r = down.place + part * Base::apart(); r < rows; r += parts * Base::apart()) {
+                const Accumulator from = reduced[r * pitch + p * tiles.span + c];
+                store_result(to, from, plane, top + r, left + c, again, r < both);
+                to += parts * row_step();
             }
+        }
+    }
+
+    __device__ void store_result(Out* to, Accumulator from, int plane, int row, int column, int again,
+                                 bool both) {
+        if constexpr (Op::pairs) {
+            auto* half = reinterpret_cast<unsigned short*>(to);
+            *half = static_cast<unsigned short>(from);
+            const int twin = tiles.planes * outer().out.divisor * row_step();
+            if (both) half[twin] = static_cast<unsigned short>(from >> 16);
+        } else if (!Op::exact && pinned(again)) {
+            store_again(*to, from, plane, row, column);
+        } else {
+            *to = op.finish(from, count(plane, row, column));
+            merged.watch(from);
         }
     }
 
@@ -234,10 +290,10 @@ struct Vectors : Tile<Op, Width, Lanes, unit<Op>, Shift> {
 // Blocks for whose threads there are registers.
 template <class Op> constexpr int blocks = unit<Op> == 2 && Op::powers > 0 ? 2 : 3;
 
-template <class Op, int Width, int Lanes, int Vector, int Shift>
+template <class Op, int Axes, int Width, int Lanes, int Vector, int Shift, bool Strided>
 __global__ void __launch_bounds__(256, blocks<Op>)
 separable_vectors(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
-                  const __grid_constant__ Tiles tiles, const __grid_constant__ Window<2, int> w) {
-    Vectors<Op, Width, Lanes, Vector, Shift> tile(w, tiles);
+                  const __grid_constant__ Tiles tiles, const __grid_constant__ Window<Axes, int> w) {
+    Vectors<Op, Axes, Width, Lanes, Vector, Shift, Strided> tile(w, tiles);
     reduce_tile<Width>(tile, x, y);
 }

@@ -48,6 +48,13 @@ template <int... N> struct Sizes {
     }
 };
 
+// Takes the innermost coordinate off n.
+__device__ inline int split(int& n, const Divisor<int>& by) {
+    const int quotient = by.quotient(n), remainder = n - quotient * by.divisor;
+    n = quotient;
+    return remainder;
+}
+
 __device__ inline bool within(int position, int size) {
     return static_cast<unsigned>(position) < static_cast<unsigned>(size);
 }

@@ -108,8 +108,10 @@ def generic_plans(most_axes: int) -> Iterator[Plan]:
         for strides, sizes in ((kernel, spatial), far):
             for problem in _pools(reductions(), 1, kernel, strides, sizes, 1):
                 yield _plan(problem, name)
-    for width in (8, 9):  # always compiled in by separable.cu, and the first that may not be
-        for problem in _pools(reductions(), 1, [9, width], [1, 1], [20, 20], 1):
+    windows = ([9], [1, 1]), ([9], [2, 1]), ([2, 9], [1, 1, 1]), ([2, 9], [1, 2, 1])
+    # Widths always compiled in by separable.cu, and the first that may not be.
+    for width, (outer, strides) in product((8, 9), windows):
+        for problem in _pools(reductions(), 1, [*outer, width], strides, [20] * len(strides), 1):
             with _generic_tier():
                 chosen = _plan(problem, "separable")
             if chosen.launches[0].source == "separable.cu":
@@ -140,13 +142,16 @@ WINDOWS: tuple[tuple[Sizes, Sizes, int], ...] = (
     ((3, 3), (1, 1), 1),
     ((13, 13), (1, 1), 6),
     ((3,), (2,), 1),
+    ((15, 15), (2, 2), 7),
     ((2, 2, 2), (2, 2, 2), 0),
+    ((7, 7, 7), (1, 1, 1), 3),
     ((3, 1), (2, 1), 0),
     ((4, 8), (2, 4), 0),
     ((2,) * 4, (2,) * 4, 0),
 )
-"""Kernel, strides and pads: what networks have, then an axis that the window leaves alone, many
-taps, and four axes. Few enough to compile them all within minutes."""
+"""Kernel, strides and pads: what networks have, large windows that overlap at stride 2 and in
+volumes, an axis that the window leaves alone, many taps, and four axes. Few enough to compile them
+all within minutes."""
 
 CHANNELS = 64
 PLANE = (2**16, 224, 56, 14)
@@ -196,7 +201,7 @@ class Kernel:
     @property
     def specialised(self) -> bool:
         """Whether the window is compiled in."""
-        known = r"rows<|separable_vectors<|separable<.* (9|\d\d+), \w+>$|window<.*Sizes<[1-9]"
+        known = r"rows<|separable_vectors<|separable<.* (9|\d\d+), \w+, \w+>$|window<.*Sizes<[1-9]"
         return bool(re.match(known, self.expression))
 
 

@@ -364,11 +364,11 @@ def test_functions_that_a_kernel_calls_are_counted() -> None:
     assert called > known + 9 * 20  # no power takes fewer
 
 
-def sliding(op: str, dtype: str, layout: str, kernel: int) -> Case:
-    """A square window of stride 1 on images of 512 x 512 with 64 channels."""
+def sliding(op: str, dtype: str, layout: str, kernel: int, stride: int = 1) -> Case:
+    """A square window on images of 512 x 512 with 64 channels."""
     shape = (4, 64, 512, 512) if layout == "NCHW" else (4, 512, 512, 64)
     fields = {"id": f"k{kernel}", "op": op, "dtype": dtype, "layout": layout, "shape": shape}
-    return Case.from_json(fields | {"kernel": kernel, "pads": kernel // 2})
+    return Case.from_json(fields | {"kernel": kernel, "strides": stride, "pads": kernel // 2})
 
 
 @pytest.mark.slow
@@ -382,6 +382,19 @@ def test_cost_grows_no_faster_than_the_logarithm_of_the_window(dtype: str) -> No
     for count in ("path", "issued"):
         cost = {k: row[count] / math.log2(k) for k, row in rows.items()}
         assert max(cost.values()) <= 1.2 * cost[13], (count, cost)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tools")
+@pytest.mark.parametrize(("op", "dtype"), [("max", "float16"), ("average", "float32")])
+def test_overlapping_windows_cost_no_more_at_stride_2_than_at_1(op: str, dtype: str) -> None:
+    """Of all threads together, which store a quarter of the outputs."""
+    for kernel in (9, 15, 31):
+        cases = [sliding(op, dtype, "NCHW", kernel, stride) for stride in (1, 2)]
+        costs = [
+            static.analyse(case)["issued"] * prod(case.problem.outputs[0].shape) for case in cases
+        ]
+        assert costs[1] < costs[0], (kernel, costs)
 
 
 @pytest.mark.slow

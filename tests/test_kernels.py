@@ -210,14 +210,24 @@ def served(configuration: Configuration) -> Configuration:
     if KERNELS[kernel][0] != "rows":
         if case.arguments["channels_last"]:
             x, plain = np.moveaxis(x, -1, 1), plain | {"channels_last": False}
-        if not case.arguments.get("ceil_mode"):  # where a window may overhang by a stride
+        # With ceil_mode a window may overhang by a stride.
+        if not (overlap(case) or case.arguments.get("ceil_mode")):
             plain["strides"] = None
     if KERNELS[kernel][0] == "separable_vectors":  # rows of an even size
         x = np.repeat(x, 2, axis=-1)
     if kernel == "vectors":  # and as many outputs
-        plain |= {"auto_pad": "SAME_UPPER", "pads": None, "strides": None, "ceil_mode": False}
+        plain |= {"auto_pad": "SAME_UPPER", "pads": None, "ceil_mode": False}
+        if not overlap(case):
+            plain["strides"] = None
     arguments = {name: value for name, value in plain.items() if name in case.arguments}
     return Configuration(case.on(np.ascontiguousarray(x), **arguments), kernel)
+
+
+def overlap(case: Case) -> bool:
+    if case.arguments.get("strides") is None:
+        return True
+    kernel, strides = (np.asarray(case.arguments[name]) for name in ("kernel_shape", "strides"))
+    return bool(np.all((strides == 1) | (strides < kernel)))
 
 
 def drawn(
@@ -323,6 +333,26 @@ LARGE: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
     ),
     "tall windows": ("average_pool", (1, 2, 16, 24), {"kernel_shape": (9, 19), "pads": 2}),
     "planes side by side": ("max_pool", (3, 400, 2, 3), {"kernel_shape": 2, "pads": 1}),
+    "tiles, strided": (
+        "max_pool",
+        (1, 3, 34, 100),
+        {"kernel_shape": (9, 14), "strides": (4, 3), "pads": (4, 7, 5, 9), "ceil_mode": True},
+    ),
+    "tiles of sums, strided": (
+        "average_pool",
+        (2, 2, 20, 64),
+        {"kernel_shape": (7, 12), "strides": (1, 5), "pads": 3, "count_include_pad": True},
+    ),
+    "volumes": (
+        "max_pool",
+        (2, 3, 5, 14, 24),
+        {"kernel_shape": (3, 5, 9), "strides": (2, 1, 1), "pads": (1, 2, 4, 1, 2, 4)},
+    ),
+    "volumes of sums, strided": (
+        "lp_pool",
+        (2, 3, 4, 15, 32),
+        {"kernel_shape": (3, 5, 7), "strides": (1, 2, 3), "pads": 2},
+    ),
 }
 FOR_BLOCKS = {"tiles of vectors": (1, 3, 16, 64), "vectors of planes side by side": (2, 9, 12, 8)}
 """Shapes for plane.cu, which gives each output a block: there would be tens of thousands."""

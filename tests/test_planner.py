@@ -464,7 +464,8 @@ def test_norms_by_powers_take_the_generic_tier() -> None:
         return launch.expression
 
     assert expression(2, 3).startswith("rows<Lp<float, 2, float>, Sizes<3, 3>, ")
-    walked = "separable<Lp<float, 0, float>, 0, false>"  # three pows for an output, not ten
+    # Three pows for an output, not ten.
+    walked = "separable<Lp<float, 0, float>, 2, 0, false, false>"
     assert expression(2.5, 3) == expression(2.5, 13) == walked
     assert expression(2.5, 3, stride=2).startswith("window<Lp<float, 0, float>, 2, int, ")
     norms = resolve("lp", (8, 64, 56, 56), "float32", p=2.5, kernel_shape=3, strides=2)
@@ -503,6 +504,39 @@ def test_few_outputs_of_one_plane_are_shared_rather_than_walked() -> None:
     few = resolve("average", (1, 1, 256, 256), "float32", kernel_shape=255)
     many = resolve("average", (1, 1, 256, 256), "float32", kernel_shape=127)
     assert (plan(few).kernel, plan(many).kernel) == ("plane", "separable_vectors")
+
+
+def chosen(
+    op: str, dtype: str, shape: tuple[int, ...], kernel: int, stride: int, **more: Any
+) -> str:  # fmt: skip
+    window = {"kernel_shape": kernel, "strides": stride, "pads": (kernel - 1) // 2}
+    return plan(resolve(op, shape, dtype, **window, **more)).kernel
+
+
+def test_windows_that_overlap_at_greater_strides_are_walked_too() -> None:
+    large = (4, 32, 512, 512)
+    assert chosen("max", "float32", large, 9, 2) == "rows"
+    assert chosen("max", "float32", large, 11, 2) == "separable_vectors"
+    assert chosen("average", "float32", large, 9, 3) == "separable_vectors"
+    assert chosen("average", "uint8", large, 31, 8) == "separable_vectors"
+    assert chosen("lp", "float64", (4, 32, 511, 511), 31, 2, p=3) == "separable"
+    assert chosen("max", "float32", large, 31, 31) == "plane"  # nothing to share
+
+
+def test_windows_of_three_axes_are_walked_slice_by_slice() -> None:
+    volumes = (2, 8, 64, 128, 128)
+    assert chosen("max", "float16", volumes, 3, 1) == "rows"
+    assert chosen("max", "float16", volumes, 7, 1) == "separable_vectors"
+    assert chosen("average", "float32", volumes, 9, 2) == "separable_vectors"
+    assert chosen("lp", "float32", volumes, 5, 1, p=2.5) == "window"  # every tap is a pow
+
+
+def test_windows_that_overlap_are_shared_only_where_that_costs_less() -> None:
+    large, few = (4, 32, 512, 512), (1, 4, 128, 128)
+    assert chosen("max", "float16", large, 16, 8) == "rows"
+    assert chosen("max", "float32", large, 12, 6) == "rows"
+    assert chosen("max", "float32", few, 16, 8) == "plane"
+    assert chosen("max", "float32", large, 16, 16) == "plane"
 
 
 def test_no_constant_of_the_planner_is_given_twice() -> None:
@@ -581,7 +615,7 @@ def test_a_tile_of_vectors_fits_in_shared_memory(dtype: str, kernel_shape: tuple
         problem = resolve("max", shape, dtype, kernel_shape=kernel_shape, pads=pads)
         (launch,) = plan(problem, kernel="separable_vectors").launches
         tiles, held = launch.scalars[0], 8 if dtype == "float64" else 4
-        width, lanes, vector, shift = map(int, launch.template[1:])
+        width, lanes, vector, shift = map(int, launch.template[2:-1])
         chunk = separable_vectors.CHUNK[held]
         assert launch.source == "separable_vectors.cu"
         assert (pads[1] + shift) % vector == tiles["span"] % vector == tiles["width"] % vector == 0
@@ -606,7 +640,8 @@ def test_vectors_serve_aligned_rows_where_no_tap_is_a_pow() -> None:
     def chosen(op: str, dtype: str, size: int, alignment: int = 16, **more: Any) -> str:
         problem = resolve(op, (8, 64, 80, size), dtype, kernel_shape=15, **more)
         found = plan(problem, None, alignment).launches[0]
-        return ", ".join([found.kernel, *found.template[3:4]])
+        vector = found.template[4:5] if found.kernel == "separable_vectors" else ()
+        return ", ".join([found.kernel, *vector])
 
     assert chosen("max", "float32", 94) == "separable_vectors, 2"  # 80 outputs of a row of 94
     assert chosen("max", "float32", 96, pads=(0, 7, 0, 7)) == "separable_vectors, 4"

@@ -336,6 +336,18 @@ BUGS = {
         "read of shared memory byte 11520 of 11520",
         pool(1, 1, 44, 12, kernel_shape=(5, 3), pads=(2, 1, 2, 1)), "vectors",
     ),
+    "results past the tile": Planted(
+        "separable.cuh", "c >= tiles.width || left", "left", RACE + "global memory",
+        pool(1, 1, 9, 800, kernel_shape=5, strides=(1, 3), pads=2), "vectors",
+    ),
+    "results at every column": Planted(
+        "separable.cu", "if (stored_column().place > 0) return 0;", "", RACE + "global memory",
+        pool(1, 1, 9, 40, strides=2), "separable",
+    ),
+    "slices past the volume": Planted(
+        "separable.cuh", "valid(axis, place.slice), axis.step}", "axis.kernel, axis.step}", OUTSIDE,
+        pool(1, 1, 5, 9, 12, pads=1), "vectors",
+    ),
     "a maximum that is not atomic": Planted(
         "unpool.cu", "atomicMax(claims + to, static_cast<Index>(i));",
         "if (claims[to] < i) claims[to] = static_cast<Index>(i);", RACE + "global memory", unpool,

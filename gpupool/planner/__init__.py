@@ -57,9 +57,11 @@ def plan(
         return Plan(problem, steps, (preprocess.launch(problem, steps),))
     geometry = Geometry.of(problem, steps)
     tile = _rows_tile(problem, geometry, alignment, kernel)
-    shared = kernel == "auto" and plane.serves(problem, geometry, alignment)
+    sliding = _sliding_cost(problem, geometry, tile)
+    rival = inf if tile is None else sliding
+    shared = kernel == "auto" and plane.serves(problem, geometry, alignment, rival)
     if kernel in ("auto", "separable_vectors", "separable"):
-        most = _sliding_cost(problem, geometry, tile) if kernel == "auto" else inf
+        most = sliding if kernel == "auto" else inf
         most = min(most, plane.cost(geometry)) if shared else most
         launch = None
         if kernel != "separable":

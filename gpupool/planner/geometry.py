@@ -112,6 +112,11 @@ class Geometry:
         """Number of planes."""
         return self.batch.axis.size * self.channels.axis.size
 
+    def dense(self) -> Geometry:
+        """Return the geometry of windows at every position from the first one to the last."""
+        dims = tuple(replace(dim, axis=dim.axis.dense()) for dim in self.dims)
+        return replace(self, dims=dims)
+
     def with_rows(self) -> Geometry:
         """Return one axis as two: planes that lie apart evenly are the rows of larger ones.
 

@@ -30,11 +30,16 @@ TAP, BORDER_TAP = 10, 30
 """Instructions of a tap, and where windows leave the input: counted from 961 to 66049 taps."""
 
 
-def serves(problem: PoolProblem, geometry: Geometry, alignment: int) -> bool:
-    """Whether threads should share windows: large ones that hardly overlap, small planes."""
+def serves(problem: PoolProblem, geometry: Geometry, alignment: int, rival: float) -> bool:
+    """Whether threads should share windows: large ones that hardly overlap, small planes.
+
+    Those that overlap at all should be where that costs less than ``rival``.
+    """
     taps = taps_of(problem.window)
-    axes = [dim.axis for dim in geometry.dims]
-    apart = all(2 * a.stride >= min(a.kernel, a.size) or a.out == 1 for a in axes)
+    axes = [dim.axis for dim in geometry.dims if dim.axis.out > 1]
+    overlap = any(a.stride < a.kernel for a in axes)
+    apart = all(2 * a.stride >= min(a.kernel, a.size) for a in axes)
+    apart = apart and (not overlap or cost(geometry) < rival)
     small_planes = taps >= STAGED_TAPS and _staged_outputs(problem, geometry, alignment) > 0
     dearer = problem.reduction == "max" and cost(geometry) >= window.cost(problem, geometry)
     long = taps >= LONG_SUM and not dearer

@@ -45,7 +45,7 @@ def cheapest(problem: PoolProblem, geometry: Geometry, alignment: int) -> Tile |
         return None
     if by_powers(problem) or (problem.indices and not _numbers_fit(problem)):
         return None
-    if problem.reduction == "max" and not all(_touches(dim.axis) for dim in dims):
+    if problem.reduction == "max" and not all(dim.axis.touches for dim in dims):
         return None
     pixel = problem.channels if problem.channels_last else 1
     if inner.step != pixel or (problem.channels_last and geometry.channels.step != 1):
@@ -76,15 +76,9 @@ def _weighed_cost(problem: PoolProblem, geometry: Geometry, tile: Tile) -> float
 def _pieces(inner: Axis, packed: bool) -> list[tuple[int, int]]:
     """Return outputs along a row that a thread may take, and the row's size where that is all."""
     pieces = [(outputs, 0) for outputs in (1, 2, 4, 8, 16)]
-    if packed and inner.out <= TILE_ROW and _touches(inner):
+    if packed and inner.out <= TILE_ROW and inner.touches:
         pieces.append((inner.out, inner.size))
     return pieces
-
-
-def _touches(axis: Axis) -> bool:
-    """Whether every window has a tap in the input."""
-    last = (axis.out - 1) * axis.stride - axis.pad_begin
-    return axis.pad_begin < axis.kernel and last < axis.size
 
 
 def _numbers_fit(problem: PoolProblem) -> bool:

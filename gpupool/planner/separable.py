@@ -24,13 +24,17 @@ from gpupool.problem import PoolProblem
 from gpupool.window import Axis
 
 SEPARABLE_TAPS = 9
-"""Windows from this many taps, stride 1, may be cheaper by separable.cu."""
+"""Windows from this many taps may be cheaper by separable.cu."""
 
 MOST_TAPS_OF_SUMS = 2**16
 """Windows up to this many: a float32 sum divided by more is not proved to be rounded right."""
 
 READ, STORE = 8, {"max": 11, "average": 24, "lp": 20}
 """Instructions to read a tap and merge it, and from a partial result to its store."""
+
+STORING = 128
+"""Threads of a block that store results which are apart: fewer than all, so that finding its first
+one costs a thread little."""
 
 SECTOR_BYTES = 32
 """Bytes that memory moves at least."""
@@ -48,6 +52,10 @@ TILES_DTYPE = np.dtype(
         ("span", "i4"),
         *((name, divisor_dtype("int")) for name in ("seats", "neighbours")),
         ("share", "i4"),
+        *(
+            (name, divisor_dtype("int"))
+            for name in ("row_stride", "column_stride", "results", "parts")
+        ),
     ],
     align=True,
 )
@@ -56,7 +64,7 @@ TILES_DTYPE = np.dtype(
 
 @dataclass(frozen=True)
 class Tiles:
-    """The outputs of one block: planes x height x width.
+    """The outputs of one block, as if strides were 1: planes x height x width.
 
     ``span`` input columns lie under a plane's; ``together`` counts two planes where a word of
     shared memory holds two maxima; ``rows`` and ``columns`` of it are used.
@@ -72,17 +80,21 @@ class Tiles:
 
     def blocks(self, geometry: Geometry) -> tuple[int, int, int]:
         """Return how many take the planes, the rows and the columns."""
-        outer, inner = (dim.axis for dim in geometry.dims)
-        planes = -(-geometry.planes // self.together)
+        *_, outer, inner = (dim.axis for dim in geometry.dense().dims)
+        planes = -(-_planes(geometry) // self.together)
         return planes, -(-outer.out // self.height), -(-inner.out // self.width)
 
     def struct(self, geometry: Geometry, seats: int, neighbours: int, share: int) -> Scalar:
         """Return what a kernel receives."""
         _, down, across = self.blocks(geometry)
+        strides = [dim.axis.stride for dim in geometry.dims[-2:]]
+        results = -(-self.width // strides[1])
+        parts = max(1, STORING // (results * self.planes))
         numbers = (
-            self.planes, geometry.planes, self.together, self.height, self.width, self.rows,
+            self.planes, _planes(geometry), self.together, self.height, self.width, self.rows,
             self.columns, divisor(down, "int"), divisor(across, "int"), self.span,
             divisor(seats, "int"), divisor(neighbours, "int"), share,
+            *(divisor(number, "int") for number in (*strides, results, parts)),
         )  # fmt: skip
         return np.array(numbers, TILES_DTYPE)
 
@@ -97,7 +109,7 @@ class _Tiles(Tiles):
 def launch(problem: PoolProblem, geometry: Geometry, most: float) -> Launch | None:
     """Launch separable.cu, or return None where it does not serve or costs more than ``most``."""
     planes = served(problem, geometry)
-    if planes is None or planes.dims[1].axis.kernel > PITCH - CHUNK:
+    if planes is None or planes.dims[-1].axis.kernel > PITCH - CHUNK:
         return None
     geometry = planes
     tiles = _tiles(problem, geometry)
@@ -107,18 +119,22 @@ def launch(problem: PoolProblem, geometry: Geometry, most: float) -> Launch | No
 
 
 def served(problem: PoolProblem, geometry: Geometry) -> Geometry | None:
-    """Return the problem as planes of two axes, or None where the windows are not separable.
+    """Return the problem as planes of rows, or None where the windows are not separable.
 
-    That is, where they do not overlap as much as they can, or are of more than one can divide by.
+    That is, where they do not overlap, or are of more than one can divide by.
     """
     if prod(dim.axis.out for dim in geometry.dims) == 1 or geometry.outputs == 0:
         return None
     if len(geometry.dims) == 1:
         geometry = geometry.with_rows()
     axes = [dim.axis for dim in geometry.dims]
-    if problem.indices or len(axes) > 2 or geometry.index_type != "int":
+    if problem.indices or len(axes) > 3 or geometry.index_type != "int":
         return None
-    if any(a.stride != 1 or a.dilation != 1 or a.kernel > a.size + a.pad_begin for a in axes):
+    if len(axes) > 2 and (by_powers(problem) or not axes[0].touches):
+        return None
+    if any(a.dilation != 1 or a.kernel > a.size + a.pad_begin for a in axes):
+        return None
+    if not all(a.stride < a.kernel or a.stride == 1 for a in axes[-2:]):
         return None
     if problem.reduction != "max" and geometry.taps > MOST_TAPS_OF_SUMS:
         return None
@@ -127,7 +143,8 @@ def served(problem: PoolProblem, geometry: Geometry) -> Geometry | None:
 
 def _tiles(problem: PoolProblem, geometry: Geometry) -> _Tiles:
     """Return as many columns as a block has threads, and the rows that cost least."""
-    outer, inner = (dim.axis for dim in geometry.dims)
+    *_, outer, inner = (dim.axis for dim in geometry.dense().dims)
+    apart = geometry.dims[-2].axis.stride
     paired = twins(problem)
     usable = PITCH - CHUNK + 1  # the last windows of a row are read with the rest of their chunk
     # Planes side by side share the padding between them, as far as no window lies in it.
@@ -135,24 +152,39 @@ def _tiles(problem: PoolProblem, geometry: Geometry) -> _Tiles:
     fitting = (usable - shared_padding) // (inner.out + inner.kernel - 1 - shared_padding)
     planes, across = _neighbours(problem, inner, usable), 1
     if fitting >= planes:
-        planes *= max(1, min(fitting, geometry.planes // (BLOCKS << paired)) // planes)
+        planes *= max(1, min(fitting, _planes(geometry) // (BLOCKS << paired)) // planes)
     else:
         shared_padding = 0
         across = -(-inner.out // (usable // planes - inner.kernel + 1))
     width = -(-inner.out // across)
     span = width + inner.kernel - 1 - shared_padding
     columns = -(-(planes * span + shared_padding + CHUNK - 1) // CHUNK) * CHUNK
-    blocks = -(-geometry.planes // (planes << paired)) * across
+    blocks = -(-_planes(geometry) // (planes << paired)) * across
     most_rows = SHARED_BYTES // (PITCH * accumulator(problem).itemsize)
     highest = min(outer.out, most_rows)
     heights = {highest, *range(outer.kernel, highest, outer.kernel)}
     lanes, power = -(-columns // WARP) * WARP, power_cost(problem)
-    each = READ + power, STORE[problem.reduction] + power
+    each = (READ + power) * slices(geometry), STORE[problem.reduction] + power
     cost, height = min(
-        (_tiled_cost(outer, height, blocks, lanes, *each), height) for height in heights
+        (_tiled_cost(outer, height, apart, blocks, lanes, *each), height) for height in heights
     )
     rows = min(-(-height // outer.kernel) * outer.kernel, most_rows)
     return _Tiles(planes, planes << paired, height, width, span, rows, columns, cost)
+
+
+def strided(geometry: Geometry) -> bool:
+    """Whether results of a tile are apart."""
+    return any(dim.axis.stride > 1 for dim in geometry.dims[-2:])
+
+
+def slices(geometry: Geometry) -> int:
+    """Return the planes of the input under one of outputs."""
+    return geometry.dims[0].axis.kernel if len(geometry.dims) > 2 else 1
+
+
+def _planes(geometry: Geometry) -> int:
+    """Return the planes of outputs."""
+    return geometry.planes * (geometry.dims[0].axis.out if len(geometry.dims) > 2 else 1)
 
 
 def twins(problem: PoolProblem) -> bool:
@@ -171,28 +203,31 @@ def _neighbours(problem: PoolProblem, inner: Axis, usable: int) -> int:
 
 
 def _tiled_cost(
-    outer: Axis, height: int, blocks: int, lanes: int, read: int, store: int
+    outer: Axis, height: int, apart: int, blocks: int, lanes: int, read: int, store: int
 ) -> int:  # fmt: skip
     """Estimate the instructions of all blocks: setup and rows of a tile, columns and stores."""
     runs = -(-height // outer.kernel)
     reads = runs * outer.kernel + height - runs
-    each = THREADS * (150 + 110 * -(-height * WARP // THREADS))
-    each += lanes * (60 * runs + read * reads + store * height)
+    lines = -(-height // apart)
+    each = THREADS * (150 + 110 * -(-lines * WARP // THREADS))
+    each += lanes * (60 * runs + read * reads + store * lines)
     return max(-(-outer.out // height) * blocks, BLOCKS) * each
 
 
 def _tiled_launch(problem: PoolProblem, geometry: Geometry, tiles: _Tiles) -> Launch:
-    inner, last = geometry.dims[1].axis, boolean(problem.channels_last)
+    inner = geometry.dims[-1].axis
     neighbours = tiles.planes if problem.channels_last else tiles.span
-    reduction, width = operator(problem, "int"), str(inner.kernel)
+    reduction, axes, width = operator(problem, "int"), str(len(geometry.dims)), str(inner.kernel)
+    more = boolean(strided(geometry)), boolean(problem.channels_last)
     known = not by_powers(problem) and (
-        inner.kernel < CHUNK or (compiles_in() and admit(("separable", reduction, width, last)))
+        inner.kernel < CHUNK
+        or (compiles_in() and admit(("separable", reduction, axes, width, *more)))
     )
     struct = tiles.struct(geometry, tiles.columns, neighbours, tiles.rows)
     return Launch(
         "separable.cu",
         "separable",
-        (reduction, width if known else "0", last),
+        (reduction, axes, width if known else "0", *more),
         ("x", "y"),
         (struct, window_parameters(problem, geometry)),
         (prod(tiles.blocks(geometry)), 1),

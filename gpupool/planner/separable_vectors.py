@@ -18,12 +18,13 @@ from gpupool.planner.launches import (
 )
 from gpupool.planner.parameters import (
     accumulator,
+    boolean,
     by_powers,
     operator,
     vector_width,
     window_parameters,
 )
-from gpupool.planner.separable import Tiles, served, twins
+from gpupool.planner.separable import Tiles, served, slices, strided, twins
 from gpupool.planner.specialised import admit, compiles_in
 from gpupool.problem import PoolProblem
 from gpupool.window import Axis
@@ -41,6 +42,9 @@ within 13 % (standard deviation)."""
 
 STORE, STORE_ROOTS = {"max": 0, "average": 28}, {1: 4, 2: 28, 3: 80}
 """The same for a vector of results, of norms by their exponent."""
+
+RESULT = 20
+"""And for one of results that are apart."""
 
 DOUBLE_MERGE, DOUBLE_LINE = 15, 120
 """The same for maxima of float64, which no instruction takes."""
@@ -114,7 +118,7 @@ def _serves(problem: PoolProblem, geometry: Geometry) -> bool:
 
 def _forms(problem: PoolProblem, geometry: Geometry, alignment: int) -> list[_Form]:
     """Return the forms with the widest vectors that fit, by rows of a warp and parts of one."""
-    inner, vector = geometry.dims[1].axis, _vector(problem, geometry, alignment)
+    inner, vector = geometry.dims[-1].axis, _vector(problem, geometry, alignment)
     if vector < 2:
         return []
     shift, chunk = -inner.pad_begin % vector, CHUNK[accumulator(problem).itemsize]
@@ -129,10 +133,9 @@ def _vector(problem: PoolProblem, geometry: Geometry, alignment: int) -> int:
         return 1
     steps = [dim.step for dim in (geometry.batch, geometry.channels, *outer)]
     most = VECTOR_BYTES // accumulator(problem).itemsize
-    vector = min(
-        vector_width(alignment, problem.dtype, most, inner.axis.size, *steps),
-        vector_width(alignment, problem.out_dtype, most, inner.axis.out),
-    )
+    vector = vector_width(alignment, problem.dtype, most, inner.axis.size, *steps)
+    if not strided(geometry):  # else results are stored one by one
+        vector = min(vector, vector_width(alignment, problem.out_dtype, most, inner.axis.out))
     while inner.axis.kernel == 1 and inner.axis.pad_begin % vector:
         vector //= 2  # where rows are not reduced nothing moves what is read in front
     return vector
@@ -140,7 +143,7 @@ def _vector(problem: PoolProblem, geometry: Geometry, alignment: int) -> int:
 
 def _tiles(problem: PoolProblem, geometry: Geometry, form: _Form) -> Iterator[_Tiles]:
     """Return tiles worth weighing: as many columns and rows as shared memory holds, and fewer."""
-    outer, inner = (dim.axis for dim in geometry.dims)
+    *_, outer, inner = (dim.axis for dim in geometry.dense().dims)
     vector, usable = form.vector, form.usable
     # Planes side by side share the padding between them, as far as no window lies in it.
     shared_padding = min(inner.pad_begin, inner.pad_end, inner.kernel - 1) // vector * vector
@@ -188,29 +191,37 @@ def _rounded(number: int, unit: int) -> int:
 
 def _cost(problem: PoolProblem, geometry: Geometry, tiles: _Tiles) -> float:
     """Estimate the instructions of all blocks: columns down, rows, columns stored."""
-    outer, vector = geometry.dims[0].axis, tiles.form.vector
+    outer, inner = (dim.axis for dim in geometry.dims[-2:])
+    vector = tiles.form.vector
     maxima, double = problem.reduction == "max", problem.dtype.itemsize == 8
     merge, line = (DOUBLE_MERGE, DOUBLE_LINE) if maxima and double else (MERGE, LINE)
     runs = -(-tiles.rows // outer.kernel)
     shares = -(-tiles.rows // tiles.share(outer.kernel))
     reads = runs * outer.kernel + tiles.height
     lanes = _rounded(tiles.seats * shares, WARP) / shares
-    column = SEAT * shares + RUN * runs + reads * (READ + merge * vector)
+    column = SEAT * shares + RUN * runs + reads * (READ + merge * vector) * slices(geometry)
     norm = problem.reduction == "lp"
-    column += tiles.height * (STORE_ROOTS[int(problem.p)] if norm else STORE[problem.reduction])
-    lines = _rounded(tiles.height * tiles.form.lanes, THREADS)
-    return max(prod(tiles.blocks(geometry)), BLOCKS) * (lanes * column + lines * line)
+    store = STORE_ROOTS[int(problem.p)] if norm else STORE[problem.reduction]
+    results = -(-tiles.height // outer.stride)
+    if strided(geometry):
+        of_row = tiles.planes * -(-tiles.width // inner.stride)
+        stores = _rounded(of_row * results, WARP) * (RESULT + store / vector)
+    else:
+        stores = lanes * results * store
+    lines = _rounded(results * tiles.form.lanes, THREADS)
+    each = lanes * column + lines * line + stores
+    return max(prod(tiles.blocks(geometry)), BLOCKS) * each
 
 
 def _tiled_launch(problem: PoolProblem, geometry: Geometry, tiles: _Tiles) -> Launch:
-    form, (outer, inner) = tiles.form, (dim.axis for dim in geometry.dims)
+    form, (outer, inner) = tiles.form, (dim.axis for dim in geometry.dims[-2:])
     neighbours, share = tiles.span // form.vector, tiles.share(outer.kernel)
-    numbers = (inner.kernel, form.lanes, form.vector, form.shift)
+    numbers = (len(geometry.dims), inner.kernel, form.lanes, form.vector, form.shift)
     struct = tiles.struct(geometry, tiles.seats, neighbours, share)
     return Launch(
         "separable_vectors.cu",
         "separable_vectors",
-        (operator(problem, "int"), *map(str, numbers)),
+        (operator(problem, "int"), *map(str, numbers), boolean(strided(geometry))),
         ("x", "y"),
         (struct, window_parameters(problem, geometry)),
         (prod(tiles.blocks(geometry)), 1),
