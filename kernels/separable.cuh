@@ -10,8 +10,9 @@
 //
 // Of three axes a column merges the slices under its plane of outputs, tap by tap.
 //
-// A tile is of outputs as if the strides of rows and columns were 1. Of greater ones only every stride-th row is reduced
-// along, and every stride-th output is stored: windows that overlap are cheaper so than one by one.
+// A tile has the outputs of stride 1 along rows and columns. Of greater strides only every stride-th row
+// is reduced along, and every stride-th output stored: which is cheaper than windows one by one as long
+// as they overlap enough.
 #pragma once
 #include "window.cuh"
 
@@ -155,21 +156,21 @@ struct Tile {
         }
     };
     __device__ Slices slices_of(const T* x, int plane) const {
-        const Place place = place_of(plane);
-        const T* from = x + place.image * w.batch_step + place.channel * w.channel_step;
+        const Coordinates at = coordinates(plane);
+        const T* from = x + at.image * w.batch_step + at.channel * w.channel_step;
         if constexpr (Axes == 2) {
             return {pinned(from), 1, 0};
         } else {
             const Axis<int>& axis = w.axis[0];
-            from += static_cast<long long>(most(place.slice - axis.pad_begin, 0)) * axis.step;
-            return {pinned(from), valid(axis, place.slice), axis.step};
+            from += static_cast<long long>(most(at.slice - axis.pad_begin, 0)) * axis.step;
+            return {pinned(from), valid(axis, at.slice), axis.step};
         }
     }
-    // Where the window of a plane of outputs begins along the slices, as if padding was input.
-    struct Place {
+    // Of a plane of outputs: its slice is counted as if their stride was 1.
+    struct Coordinates {
         int image, channel, slice;
     };
-    __device__ Place place_of(int plane) const {
+    __device__ Coordinates coordinates(int plane) const {
         int image = plane, slice = 0;
         if constexpr (Axes == 3 && !ChannelsLast) slice = split(image, w.axis[0].out);
         const int channel = split(image, w.channels);
@@ -214,12 +215,12 @@ struct Tile {
     }
     __device__ int counted_slices(int plane) const {
         if constexpr (Axes == 2) return 1;
-        else return counted(w.axis[0], place_of(plane).slice);
+        else return counted(w.axis[0], coordinates(plane).slice);
     }
     // The greatest sum of a finite result of the window there.
     __device__ Accumulator limit(int plane, int row, int column) const {
         int down = valid(outer(), row);
-        if constexpr (Axes == 3) down *= valid(w.axis[0], place_of(plane).slice);
+        if constexpr (Axes == 3) down *= valid(w.axis[0], coordinates(plane).slice);
         return merged.limit(down + valid(inner(), column));
     }
 

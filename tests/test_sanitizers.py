@@ -345,7 +345,7 @@ BUGS = {
         pool(1, 1, 9, 40, strides=2), "separable",
     ),
     "slices past the volume": Planted(
-        "separable.cuh", "valid(axis, place.slice), axis.step}", "axis.kernel, axis.step}", OUTSIDE,
+        "separable.cuh", "valid(axis, at.slice), axis.step}", "axis.kernel, axis.step}", OUTSIDE,
         pool(1, 1, 5, 9, 12, pads=1), "vectors",
     ),
     "a maximum that is not atomic": Planted(

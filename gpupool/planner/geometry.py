@@ -112,8 +112,9 @@ class Geometry:
         """Number of planes."""
         return self.batch.axis.size * self.channels.axis.size
 
+    @cached_property
     def dense(self) -> Geometry:
-        """Return the geometry of windows at every position from the first one to the last."""
+        """The geometry of windows at every position from the first one to the last."""
         dims = tuple(replace(dim, axis=dim.axis.dense()) for dim in self.dims)
         return replace(self, dims=dims)
 

@@ -80,7 +80,7 @@ class Tiles:
 
     def blocks(self, geometry: Geometry) -> tuple[int, int, int]:
         """Return how many take the planes, the rows and the columns."""
-        *_, outer, inner = (dim.axis for dim in geometry.dense().dims)
+        *_, outer, inner = (dim.axis for dim in geometry.dense.dims)
         planes = -(-_planes(geometry) // self.together)
         return planes, -(-outer.out // self.height), -(-inner.out // self.width)
 
@@ -143,7 +143,7 @@ def served(problem: PoolProblem, geometry: Geometry) -> Geometry | None:
 
 def _tiles(problem: PoolProblem, geometry: Geometry) -> _Tiles:
     """Return as many columns as a block has threads, and the rows that cost least."""
-    *_, outer, inner = (dim.axis for dim in geometry.dense().dims)
+    *_, outer, inner = (dim.axis for dim in geometry.dense.dims)
     apart = geometry.dims[-2].axis.stride
     paired = twins(problem)
     usable = PITCH - CHUNK + 1  # the last windows of a row are read with the rest of their chunk

@@ -143,7 +143,7 @@ def _vector(problem: PoolProblem, geometry: Geometry, alignment: int) -> int:
 
 def _tiles(problem: PoolProblem, geometry: Geometry, form: _Form) -> Iterator[_Tiles]:
     """Return tiles worth weighing: as many columns and rows as shared memory holds, and fewer."""
-    *_, outer, inner = (dim.axis for dim in geometry.dense().dims)
+    *_, outer, inner = (dim.axis for dim in geometry.dense.dims)
     vector, usable = form.vector, form.usable
     # Planes side by side share the padding between them, as far as no window lies in it.
     shared_padding = min(inner.pad_begin, inner.pad_end, inner.kernel - 1) // vector * vector
