@@ -122,6 +122,14 @@ def compile_ahead(launches: Iterable[Launch]) -> None:
     )
 
 
+def identity(launches: Iterable[Launch]) -> tuple[Any, ...]:
+    """Return what launches have in common that do the same with the same arrays."""
+    return tuple(
+        (repr(one), one.operands, one.shared, *(scalar.tobytes() for scalar in one.scalars))
+        for one in launches
+    )
+
+
 def empty(output: Output, _like: Array) -> Array:
     return sentinel_array(output.shape, output.dtype, _settings["sentinel"])
 

@@ -37,6 +37,7 @@ from gpupool.errors import GpupoolError, GpupoolValueError
 from gpupool.planner import contiguous, rows, separable
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.tile_cost import Estimate
+from tests.emulator import identity
 
 pytestmark = pytest.mark.no_cover
 
@@ -307,6 +308,17 @@ def tools() -> None:
         pytest.skip(f"nothing to compile or disassemble with: {error}")
 
 
+_analysed: dict[Any, dict[str, Any]] = {}
+
+
+def analysed(case: Case) -> dict[str, Any]:
+    """Count each plan once: the kernels asked for often give the same one."""
+    key = case.problem, identity(static.plan(case.problem).launches)
+    if key not in _analysed:
+        _analysed[key] = static.analyse(case)
+    return _analysed[key]
+
+
 @pytest.mark.usefixtures("tools")
 def test_the_sample_stores_every_output_and_reads_every_input(five: Path) -> None:
     for case in (*load(five), *select(CASES, ["W18", "L05"])):
@@ -348,6 +360,7 @@ def test_the_compiler_is_timed_for_every_kernel_of_a_case(
     five: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "cold.json"
+    monkeypatch.setattr(cold, "TIMES", 2)  # more make it steady, which nothing here asks
     assert run("--cold", "--cases", five, "--json", out) == 0
     rows = record.read(out)["rows"]
     assert [len(row["launches"]) for row in rows] == [1] * 5
@@ -378,7 +391,7 @@ def test_cost_grows_no_faster_than_the_logarithm_of_the_window(dtype: str) -> No
     """At stride 1, from 3 x 3 to 63 x 63: no size costs more than its logarithm times 13 x 13's."""
     cases = {k: sliding("max", dtype, "NCHW", k) for k in (3, 5, 7, 13, 31, 63)}
     static.compile_ahead(cases.values())
-    rows = {k: static.analyse(case) for k, case in cases.items()}
+    rows = {k: analysed(case) for k, case in cases.items()}
     for count in ("path", "issued"):
         cost = {k: row[count] / math.log2(k) for k, row in rows.items()}
         assert max(cost.values()) <= 1.2 * cost[13], (count, cost)
@@ -415,7 +428,7 @@ def test_large_windows_of_sums_cost_less_than_the_logarithm_times_a_small_one(
 ) -> None:
     cases = {k: sliding(op, dtype, "NCHW", k) for k in (3, 31, 63)}
     static.compile_ahead(cases.values())
-    cost = {k: static.analyse(case)["issued"] for k, case in cases.items()}
+    cost = {k: analysed(case)["issued"] for k, case in cases.items()}
     assert all(cost[k] / cost[3] < math.log(k) / math.log(3) for k in (31, 63)), cost
 
 
@@ -439,12 +452,12 @@ def test_no_window_costs_more_than_a_kernel_that_grows_no_faster_than_its_logari
     windows = (3, 5, 7, 13, 31, 63)
     cases = {k: sliding(op, dtype, layout, k) for k in windows}
     static.compile_ahead(cases.values())
-    chosen = {k: static.analyse(case)["issued"] for k, case in cases.items()}
+    chosen = {k: analysed(case)["issued"] for k, case in cases.items()}
     monkeypatch.setattr(separable, "SEPARABLE_TAPS", 1)
     fused = partial(planner.plan.__wrapped__, kernel="separable_vectors")
     monkeypatch.setattr(static, "plan", fused)
     static.compile_ahead(cases.values())
-    alone = {k: static.analyse(case)["issued"] for k, case in cases.items()}
+    alone = {k: analysed(case)["issued"] for k, case in cases.items()}
     assert max(alone[k] / math.log2(k) for k in windows) == alone[3] / math.log2(3), alone
     assert all(chosen[k] <= 1.2 * alone[k] for k in windows), (chosen, alone)
 
@@ -464,7 +477,7 @@ def test_the_chosen_kernel_issues_hardly_more_than_any_other(
         monkeypatch.setattr(static, "plan", partial(planner.plan.__wrapped__, kernel=kernel))
         static.compile_ahead(cases.values())
         for which, case in cases.items():
-            issued[which][kernel] = static.analyse(case)["issued"]
+            issued[which][kernel] = analysed(case)["issued"]
     assert not {which: c for which, c in issued.items() if c["auto"] > 1.2 * min(c.values())}
 
 
@@ -484,7 +497,7 @@ def test_estimates_of_rows_meet_the_counts(
         tile = rows.cheapest(case.problem, geometry, 16)
         assert tile is not None
         estimate = Estimate.of(case.problem, geometry, tile).total / tile.threads(geometry)
-        (launch,) = static.analyse(case)["launches"]
+        (launch,) = analysed(case)["launches"]
         assert 2 / 3 < estimate / launch["path"] < 3 / 2, (case, tile)
 
 
