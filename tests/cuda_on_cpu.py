@@ -255,6 +255,12 @@ def toolchain(build: Build, flags: tuple[str, ...]) -> Toolchain:
 
 def _include_digest(folder: Path) -> str:
     files = sorted(file for file in folder.iterdir() if file.suffix in {".cu", ".cuh", ".h"})
+    return _digest_of(folder, tuple((file, file.stat().st_mtime_ns) for file in files))
+
+
+@functools.cache
+def _digest_of(folder: Path, written: tuple[tuple[Path, int], ...]) -> str:
+    files = (file for file, _ in written)
     return _digest(folder, *(part for file in files for part in (file.name, file.read_text())))
 
 

@@ -28,7 +28,9 @@ from tests.test_kernels import (
     KERNELS,
     LARGE,
     Configuration,
+    by_blocks,
     compile_ahead,
+    distinct,
     far_apart,
     large,
     narrowly_aligned_indices,
@@ -111,9 +113,13 @@ def calls() -> list[Configuration]:
             chosen.append(Configuration(next(made.calls()), "rows"))  # rows of an odd length
     for name in LARGE:
         indices = LARGE[name][0] == "max_pool"
-        chosen += [Configuration(large(name, "float32", False, indices), way) for way in KERNELS]
+        chosen += [
+            Configuration(large(name, "float32", False, indices, by_blocks(kernel)), kernel)
+            for kernel in KERNELS
+        ]
     long = Case("global_average_pool", (np.ones((1, 1, 40000), np.int8),), {})
-    return [*chosen, Configuration(long), Configuration(far_apart(1e200, 1e-120, 1, 0.005))]
+    chosen += [Configuration(long), Configuration(far_apart(1e200, 1e-120, 1, 0.005))]
+    return distinct(chosen)
 
 
 def test_every_line_that_the_host_compiles_runs(tmp_path, capsys):

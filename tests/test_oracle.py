@@ -24,6 +24,13 @@ NUMPY = numpy_backend()
 
 def assert_right(case: Case, results: tuple[np.ndarray[Any, Any], ...]) -> None:
     """Compare the results of a call with the reference, within what rounding allows."""
+    found = tuple((array.dtype, array.shape, array.tobytes()) for array in results)
+    if found not in case.judged:
+        judge(case, results)
+        case.judged.add(found)
+
+
+def judge(case: Case, results: tuple[np.ndarray[Any, Any], ...]) -> None:
     expected = case.right
     if case.function in ("max_pool", "global_max_pool", "max_unpool", "max_roi_pool"):
         assert len(results) == len(expected)

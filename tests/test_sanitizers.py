@@ -33,6 +33,7 @@ from tests.test_kernels import (
     Configuration,
     by_blocks,
     compile_ahead,
+    distinct,
     kernels_of,
     large,
 )
@@ -66,21 +67,21 @@ def subset(op: str, dtypes: tuple[str, ...], axes: tuple[int, ...]) -> list[Conf
 def test_no_race_no_access_out_of_bounds_and_nothing_undefined(op):
     chosen = subset(op, ("float32", "float16", "uint8"), (1, 2, 3))
     compile_ahead(chosen, build="checked")
-    for number, configuration in enumerate(chosen):
-        schedule = SCHEDULES[number % len(SCHEDULES)]
-        results = configuration.run(build="checked", schedule=schedule)
-        assert_right(configuration.case, results)
+    for number, schedule in enumerate(SCHEDULES):
+        for configuration in distinct(chosen[number :: len(SCHEDULES)]):
+            results = configuration.run(build="checked", schedule=schedule)
+            assert_right(configuration.case, results)
 
 
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
 @pytest.mark.parametrize("name", LARGE)
 def test_large_windows_are_clean(name, last):
     indices = LARGE[name][0] == "max_pool"
-    chosen = [
+    chosen = distinct(
         Configuration(large(name, dtype, last, indices, by_blocks(kernel)), kernel)
         for dtype in ("float32", "bfloat16")
         for kernel in KERNELS
-    ]
+    )
     compile_ahead(chosen, build="checked")
     for configuration in chosen:
         configuration.run(build="checked", schedule=shuffled(3))
@@ -89,7 +90,7 @@ def test_large_windows_are_clean(name, last):
 def sanitized() -> None:
     """Run one call of every operator by every kernel; this is what the child process executes."""
     chosen = [c for op in OPERATORS for c in subset(op, ("bfloat16",), (2,))]
-    chosen += [Configuration(large("parts", "float16", False, True), "plane")]
+    chosen = distinct([*chosen, Configuration(large("parts", "float16", False, True), "plane")])
     compile_ahead(chosen)
     for configuration in chosen:
         configuration.run(schedule=REVERSE)
