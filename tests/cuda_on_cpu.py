@@ -253,21 +253,31 @@ def toolchain(build: Build, flags: tuple[str, ...]) -> Toolchain:
     return Toolchain(build, flags)
 
 
-def _include_digest(folder: Path) -> str:
-    files = sorted(file for file in folder.iterdir() if file.suffix in {".cu", ".cuh", ".h"})
-    return _digest_of(folder, tuple((file, file.stat().st_mtime_ns) for file in files))
+def _source_digest(source: Path | str, folder: Path) -> str:
+    """Of a text and of all that it includes from the folder, wherever that lies."""
+    files = (file for file in folder.iterdir() if file.suffix in {".cu", ".cuh", ".h"})
+    written = sorted((file.name, file.stat().st_mtime_ns) for file in files)
+    return _digest_of(source, folder, tuple(written))
 
 
 @functools.cache
-def _digest_of(folder: Path, written: tuple[tuple[Path, int], ...]) -> str:
-    files = (file for file, _ in written)
-    return _digest(folder, *(part for file in files for part in (file.name, file.read_text())))
+def _digest_of(source: Path | str, folder: Path, written: tuple[tuple[str, int], ...]) -> str:
+    names = {name for name, _ in written}
+    texts = {"": source.read_text() if isinstance(source, Path) else source}
+    pending = [""]
+    while pending:
+        found = re.findall(r'#\s*include\s*["<](.+)[">]', texts[pending.pop()])
+        new = (names & set(found)) - texts.keys()
+        texts |= {name: (folder / name).read_text() for name in new}
+        pending += new
+    return _digest(*(part for item in sorted(texts.items()) for part in item))
 
 
 def _symbol(request: Request) -> str:
-    text = request.source.read_text() if isinstance(request.source, Path) else ""
-    included = _include_digest(request.include_dir)
-    return "kernel_" + _digest(request.source, text, included, request.expression)
+    # gcov tells files by their path.
+    folder = request.include_dir if request.build == "coverage" else ""
+    text = _source_digest(request.source, request.include_dir)
+    return "kernel_" + _digest(text, folder, request.expression)
 
 
 def _translation_unit(source: Path | str, expressions: dict[str, str]) -> str:
