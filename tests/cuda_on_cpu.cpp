@@ -167,7 +167,9 @@ struct Thread {
     uint64_t value;
     // For the race detector: accesses up to `time` are before the thread's last barrier.
     unsigned time;
-    unsigned known[32];  // of the lanes of its warp, what this thread is ordered after
+    // Of the lanes of its warp, what this thread is ordered after; else all threads of a block
+    // would not fit into the nearest cache.
+    unsigned known[CHECKED ? 32 : 1];
 };
 
 const Kernel* kernel;
@@ -175,7 +177,8 @@ const Launch* launch;
 void** arguments;
 std::vector<Thread> threads;
 std::vector<unsigned> order;
-size_t started;
+size_t started, visited;  // how many of the order have begun, and had their turn in this round
+bool any_ready;           // in this round
 Thread* current;
 int votes;
 uint64_t block_number, random_state;
@@ -232,17 +235,29 @@ void fiber_main() {
     }
 }
 
+Thread* next_ready() {
+    while (visited < order.size()) {
+        Thread& thread = threads[order[visited++]];
+        if (thread.state != READY) continue;
+        any_ready = true;
+        if (launch->order == RANDOM && random_below(4) == 0) continue;  // falls behind
+        return &thread;
+    }
+    return nullptr;
+}
+
+void resume(Context& from, Thread& thread) {
+    current = &thread;
+    threadIdx = thread.index;
+    switch_context(from, *thread.fiber);
+}
+
 void wait(State state, int line) {
     Thread& self = *current;
     self.state = state;
     self.line = line;
-    switch_context(*self.fiber, launcher);
-}
-
-void resume(Thread& thread) {
-    current = &thread;
-    threadIdx = thread.index;
-    switch_context(launcher, *thread.fiber);
+    if (Thread* next = next_ready()) resume(*self.fiber, *next);  // not by way of the launcher
+    else switch_context(*self.fiber, launcher);
 }
 
 void start_threads() {
@@ -260,17 +275,14 @@ void start_threads() {
 }
 
 bool resume_threads() {
-    bool any = false;
     arrange();
-    for (unsigned i : order) {
-        Thread& thread = threads[i];
-        if (thread.state != READY) continue;
-        any = true;
-        if (launch->order == RANDOM && random_below(4) == 0) continue;  // falls behind
-        resume(thread);
+    visited = 0;
+    any_ready = false;
+    while (Thread* thread = next_ready()) {
+        resume(launcher, *thread);
         if (failed) return false;
     }
-    return any;
+    return any_ready;
 }
 
 template <class Visit>
@@ -393,6 +405,7 @@ void run_block(uint64_t block) {
                 unsigned(block / grid.x / grid.y)};
     std::memset(shared, POISON, launch->shared_bytes);
     started = 0;
+    visited = order.size();  // while threads begin, none is resumed
     now = 1;
     all_known = 0;
     arrange();
