@@ -34,6 +34,7 @@ from tests.test_kernels import (
     far_apart,
     large,
     narrowly_aligned_indices,
+    sums_of_every_magnitude,
 )
 from tests.test_sanitizers import (
     align_bad_regions,
@@ -119,6 +120,10 @@ def calls() -> list[Configuration]:
         ]
     long = Case("global_average_pool", (np.ones((1, 1, 40000), np.int8),), {})
     chosen += [Configuration(long), Configuration(far_apart(1e200, 1e-120, 1, 0.005))]
+    chosen += [
+        one for one in sums_of_every_magnitude()
+        if one.kernel == "vectors" and one.case.arrays[0].dtype == np.float32
+    ]  # fmt: skip
     return distinct(chosen)
 
 

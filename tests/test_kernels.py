@@ -488,11 +488,16 @@ def of_every_magnitude(rng: np.random.Generator, dtype: str, shape: tuple[int, .
 def sums_of_every_magnitude() -> Iterator[Configuration]:
     """Averages and norms of such numbers by the kernels that make sums again."""
     rng = np.random.default_rng(0)
-    for dtype, p, kernel in product(strategies.FLOATS, (None, 1, 2, 3), SEPARABLE):
+    ways = product(strategies.FLOATS, (None, 1, 2, 3), SEPARABLE, ("planes", "strided", "volumes"))
+    for dtype, p, kernel, way in ways:
         shape = (*rng.integers(1, 4, 2), rng.integers(1, 14), 2 * rng.integers(2, 16))
         x = of_every_magnitude(rng, dtype, tuple(map(int, shape)))
         window = rng.integers(1, np.minimum(shape[2:], (6, 9)) + 1).tolist()
+        if way == "volumes":
+            x, window = x[:, None], [int(rng.integers(1, shape[1] + 1)), *window]
         more = {"count_include_pad": bool(rng.integers(2))} if p is None else {"p": p}
+        if way == "strided":
+            more["strides"] = tuple(int(rng.integers(1, max(k, 2))) for k in window)
         arguments = {"kernel_shape": tuple(window), "auto_pad": "SAME_UPPER"} | more
         yield Configuration(Case("lp_pool" if p else "average_pool", (x,), arguments), kernel)
 
