@@ -349,20 +349,15 @@ LARGE: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
         (1, 3, 34, 100),
         {"kernel_shape": (9, 14), "strides": (4, 3), "pads": (4, 7, 5, 9), "ceil_mode": True},
     ),
-    "tiles of sums, strided": (
-        "average_pool",
-        (2, 2, 20, 64),
-        {"kernel_shape": (7, 12), "strides": (1, 5), "pads": 3, "count_include_pad": True},
-    ),
     "volumes": (
         "max_pool",
         (2, 3, 5, 14, 24),
         {"kernel_shape": (3, 5, 9), "strides": (2, 1, 1), "pads": (1, 2, 4, 1, 2, 4)},
     ),
     "volumes of sums, strided": (
-        "lp_pool",
+        "average_pool",
         (2, 3, 4, 15, 32),
-        {"kernel_shape": (3, 5, 7), "strides": (1, 2, 3), "pads": 2},
+        {"kernel_shape": (3, 5, 7), "strides": (1, 2, 3), "pads": 2, "count_include_pad": True},
     ),
 }
 FOR_BLOCKS = {
