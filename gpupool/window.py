@@ -101,7 +101,7 @@ class Axis:
 
     @property
     def touches(self) -> bool:
-        """Whether every window has a tap in the input, if none leaves positions out."""
+        """Whether every window has a tap in the input, of a dilation of 1."""
         return self.pad_begin < self.kernel and self.start(self.out - 1) < self.size
 
     def dense(self) -> Axis:

@@ -1,6 +1,7 @@
 // Large overlapping windows: one pass down the columns and one along the rows of a tile, in one
-// launch. The cost of an output hardly depends on the size of a window that is small beside shared
-// memory, 243 columns and 48 rows of 32 bits; beyond that it grows with it.
+// launch. The cost of an output of stride 1 hardly depends on the size of a window that is small beside
+// shared memory, 243 columns and 48 rows of 32 bits; beyond that it grows with it. Of greater strides it
+// is that of the outputs between them, too.
 //
 // Down a column the input is cut into runs as long as the window. A window then is the end of one
 // run and the beginning of the next, so it merges one suffix and one prefix (van Herk, Gil and

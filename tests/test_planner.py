@@ -537,6 +537,17 @@ def test_windows_that_overlap_are_shared_only_where_that_costs_less() -> None:
     assert chosen("max", "float32", large, 12, 6) == "rows"
     assert chosen("max", "float32", few, 16, 8) == "plane"
     assert chosen("max", "float32", large, 16, 16) == "plane"
+    for op in ("max", "average"):  # no tile of rows.cu takes so many taps
+        problem = resolve(op, large, "float32", kernel_shape=24, strides=18, pads=12)
+        assert plan(problem).kernel != "plane"
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float16"])
+def test_no_launch_has_more_blocks_than_cuda_takes(dtype: str) -> None:
+    huge = resolve("average", (1, 1, 50000, 50000), dtype, kernel_shape=96, pads=48)
+    chosen = plan(huge)
+    assert chosen.kernel == "plane"
+    assert all(launch.grid[0] <= INT32_MAX for launch in chosen.launches)
 
 
 def test_no_constant_of_the_planner_is_given_twice() -> None:

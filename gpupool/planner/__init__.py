@@ -57,11 +57,9 @@ def plan(
         return Plan(problem, steps, (preprocess.launch(problem, steps),))
     geometry = Geometry.of(problem, steps)
     tile = _rows_tile(problem, geometry, alignment, kernel)
-    sliding = _sliding_cost(problem, geometry, tile)
-    rival = inf if tile is None else sliding
-    shared = kernel == "auto" and plane.serves(problem, geometry, alignment, rival)
+    most = _sliding_cost(problem, geometry, tile) if kernel == "auto" else inf
+    shared = kernel == "auto" and plane.serves(problem, geometry, alignment, most)
     if kernel in ("auto", "separable_vectors", "separable"):
-        most = sliding if kernel == "auto" else inf
         most = min(most, plane.cost(geometry)) if shared else most
         launch = None
         if kernel != "separable":

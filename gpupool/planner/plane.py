@@ -9,6 +9,7 @@ from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import BLOCKS, SHARED_BYTES, THREADS, WARP, Launch, Plan
 from gpupool.planner.parameters import boolean, operator, vector_width, window_parameters
 from gpupool.problem import PoolProblem
+from gpupool.validate import INT32_MAX
 from gpupool.window import taps_of
 
 PART_BYTES = 16
@@ -33,7 +34,7 @@ TAP, BORDER_TAP = 10, 30
 def serves(problem: PoolProblem, geometry: Geometry, alignment: int, rival: float) -> bool:
     """Whether threads should share windows: large ones that hardly overlap, small planes.
 
-    Those that overlap at all should be where that costs less than ``rival``.
+    Those that overlap should be where that costs less than one thread for an output, ``rival``.
     """
     taps = taps_of(problem.window)
     axes = [dim.axis for dim in geometry.dims if dim.axis.out > 1]
@@ -63,6 +64,8 @@ def plan(
     load = _vector_taps(problem, geometry, alignment) if whole else 1
     vectors = taps // load
     workers = 8 if problem.channels_last else _workers(geometry, vectors, load)
+    while -(-geometry.outputs * workers // THREADS) > INT32_MAX:
+        workers //= 2
     outputs = THREADS // workers
     blocks = -(-geometry.outputs // outputs)
     parts = max(1, min(BLOCKS // blocks, vectors // (16 * workers), 65535))
