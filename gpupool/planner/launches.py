@@ -26,6 +26,9 @@ VECTOR_BYTES = 16
 BUSY = 2**14
 """Threads that keep a large card issuing, a warp for each of its schedulers: fewer are no gain."""
 
+MOST_BLOCKS = 2**31 - 1
+"""Blocks that CUDA takes along the first axis of a grid."""
+
 BLOCKS = 512
 """Blocks that fill a large card; fewer outputs than this cut their planes into parts."""
 

@@ -6,10 +6,17 @@ import numpy as np
 
 from gpupool.planner import window
 from gpupool.planner.geometry import Geometry
-from gpupool.planner.launches import BLOCKS, SHARED_BYTES, THREADS, WARP, Launch, Plan
+from gpupool.planner.launches import (
+    BLOCKS,
+    MOST_BLOCKS,
+    SHARED_BYTES,
+    THREADS,
+    WARP,
+    Launch,
+    Plan,
+)
 from gpupool.planner.parameters import boolean, operator, vector_width, window_parameters
 from gpupool.problem import PoolProblem
-from gpupool.validate import INT32_MAX
 from gpupool.window import taps_of
 
 PART_BYTES = 16
@@ -64,7 +71,7 @@ def plan(
     load = _vector_taps(problem, geometry, alignment) if whole else 1
     vectors = taps // load
     workers = 8 if problem.channels_last else _workers(geometry, vectors, load)
-    while -(-geometry.outputs * workers // THREADS) > INT32_MAX:
+    while workers > 1 and geometry.outputs * workers > MOST_BLOCKS * THREADS:
         workers //= 2
     outputs = THREADS // workers
     blocks = -(-geometry.outputs // outputs)
