@@ -404,9 +404,7 @@ def test_overlapping_windows_cost_no_more_at_stride_2_than_at_1(op: str, dtype: 
     """Of all threads together, which store a quarter of the outputs."""
     for kernel in (9, 15, 31):
         cases = [sliding(op, dtype, "NCHW", kernel, stride) for stride in (1, 2)]
-        costs = [
-            static.analyse(case)["issued"] * prod(case.problem.outputs[0].shape) for case in cases
-        ]
+        costs = [analysed(case)["issued"] * prod(case.problem.outputs[0].shape) for case in cases]
         assert costs[1] < costs[0], (kernel, costs)
 
 
