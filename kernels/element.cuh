@@ -560,19 +560,72 @@ template <> struct Words<double> {
     }
 };
 
-// The maxima of two pairs of 16-bit floats, NaN winning.
+// Elements in the halves of words, where two maxima merge at once: 16-bit ones as they are, 8-bit ones
+// unsigned, in the order of their values.
+template <class T, int Bytes = sizeof(T)> struct Halves;
+template <class T> struct Halves<T, 2> {
+    // Elements i and i + 1 of consecutive words, i even.
+    __device__ static unsigned pair(const unsigned* w, int i) { return w[i / 2]; }
+    // Element i of those words and of others.
+    __device__ static unsigned beside(const unsigned* w, const unsigned* other, int i) {
+        return __byte_perm(w[i / 2], other[i / 2], i % 2 ? 0x7632 : 0x5410);
+    }
+    __device__ static unsigned beside(T low, T high) { return bits(low) | bits(high) << 16; }
+    __device__ static T element(unsigned pair, int half) {
+        return {static_cast<unsigned short>(pair >> 16 * half)};
+    }
+    template <int Pairs> __device__ static void store(const Pack<unsigned, Pairs>& pairs, T* to) {
+        *reinterpret_cast<Pack<unsigned, Pairs>*>(to) = pairs;
+    }
+};
+template <class T> struct Halves<T, 1> {
+    static constexpr unsigned sign = static_cast<T>(-1) < 0 ? 0x80808080u : 0;
+
+    __device__ static unsigned pair(const unsigned* w, int i) {
+        return __byte_perm(w[i / 4] ^ sign, 0, i % 4 ? 0x4342 : 0x4140);
+    }
+    __device__ static unsigned beside(const unsigned* w, const unsigned* other, int i) {
+        const unsigned both = __byte_perm(w[i / 4], other[i / 4], i % 4 < 2 ? 0x5140 : 0x7362);
+        return pair(&both, i % 2 * 2);
+    }
+    __device__ static unsigned beside(T low, T high) {
+        const unsigned both = bits(low) | bits(high) << 8;
+        return pair(&both, 0);
+    }
+    __device__ static T element(unsigned pair, int half) {
+        return static_cast<T>((pair ^ sign) >> 16 * half);
+    }
+    template <int Pairs> __device__ static void store(const Pack<unsigned, Pairs>& pairs, T* to) {
+        if constexpr (Pairs == 1) {
+            const unsigned word = __byte_perm(pairs.element[0], 0, 0x4420) ^ sign;
+            *reinterpret_cast<unsigned short*>(to) = static_cast<unsigned short>(word);
+        } else {
+            Pack<unsigned, Pairs / 2> words;
+#pragma unroll
+            for (int i = 0; i < Pairs; i += 2)
+                words.element[i / 2] = __byte_perm(pairs.element[i], pairs.element[i + 1], 0x6420) ^ sign;
+            *reinterpret_cast<Pack<unsigned, Pairs / 2>*>(to) = words;
+        }
+    }
+};
+
+// The maxima of two pairs in halves of words, NaN winning. 8-bit elements are subnormal numbers there.
 template <class T> __device__ inline unsigned maximum_of_pairs(unsigned a, unsigned b) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
     unsigned r;
-    if constexpr (Element<T>::half)
+    if constexpr (Element<T>::half || Element<T>::integer)
         asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
     else
         asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
     return r;
 #else
-    unsigned low = bits(Round<T>::from(maximum(Words<T>::value(&a, 0), Words<T>::value(&b, 0))));
-    unsigned high = bits(Round<T>::from(maximum(Words<T>::value(&a, 1), Words<T>::value(&b, 1))));
-    return low | high << 16;
+    if constexpr (Element<T>::integer) {
+        return (most(a, b) & 0xffff0000u) | most(a & 0xffffu, b & 0xffffu);
+    } else {
+        unsigned low = bits(Round<T>::from(maximum(Words<T>::value(&a, 0), Words<T>::value(&b, 0))));
+        unsigned high = bits(Round<T>::from(maximum(Words<T>::value(&a, 1), Words<T>::value(&b, 1))));
+        return low | high << 16;
+    }
 #endif
 }
 

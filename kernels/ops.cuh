@@ -15,7 +15,7 @@
 //   repeats                   merging a tap twice changes nothing, nor does it matter which
 //   flight                    taps that are worth loading at once; slow: no more than one
 //   rare                      a second look: loops over taps need not be unrolled
-//   merge_pairs(a, b)         two 16-bit elements in a word at once, where pairs is set
+//   merge_pairs(a, b)         two elements in the halves of a word at once, where pairs is set
 //
 // Threads that share a window look again together: traverse.any(wanted).
 #pragma once
@@ -43,7 +43,7 @@ template <class T> struct Max : NoIndices {
     using Out = T;
     using Accumulator = typename ::Element<T>::Value;
     static constexpr bool counts = false, exact = true, repeats = true;
-    static constexpr bool pairs = sizeof(T) == 2;  // two elements in a word merge at once
+    static constexpr bool pairs = sizeof(T) <= 2;  // two elements in a word merge at once
 
     __device__ explicit Max(const Norm&) {}
     __device__ Accumulator start() const { return lowest<T>(); }
@@ -307,11 +307,13 @@ template <class T, int P, class Sum> struct Lp : NoIndices {
     }
 };
 
-// Two 16-bit maxima in a word.
+// Two maxima in the halves of a word.
 template <class Op> struct Twin : Op {
     using Accumulator = unsigned;
     using Op::Op;
-    __device__ Accumulator start() const { return repeated(this->padding(), 0); }
+    __device__ Accumulator start() const {
+        return Halves<typename Op::Element>::beside(this->padding(), this->padding());
+    }
     __device__ Accumulator merge(Accumulator a, Accumulator b) const { return this->merge_pairs(a, b); }
 };
 // The operator of what words hold, where it merges pairs, else the operator itself.

@@ -105,7 +105,7 @@ struct Block {
         __device__ void set(const Merged& op, int first, const unsigned* words, int elements) {
             if constexpr (pairs) {
 #pragma unroll
-                for (int i = 0; i < elements; i += 2) cell[place(first + i)] = words[i / 2];
+                for (int i = 0; i < elements; i += 2) cell[place(first + i)] = Halves<T>::pair(words, i);
             } else {
 #pragma unroll
                 for (int i = 0; i < elements; ++i) cell[first + i] = op.lift(Words<T>::value(words, i), 0);
@@ -513,12 +513,12 @@ struct Block {
         write_row(r, y, [&](Out* at, int b) {
             if constexpr (width == 1) {
                 if (b % 2 == 0) pair = reduced(b);
-                *reinterpret_cast<unsigned short*>(at) = pair >> 16 * (b % 2);
+                *at = Halves<T>::element(pair, b % 2);
             } else {
-                Pack<unsigned, width / 2> words;
+                Pack<unsigned, width / 2> pairs;
 #pragma unroll
-                for (int i = 0; i < width; i += 2) words.element[i / 2] = reduced(b + i);
-                *reinterpret_cast<Pack<unsigned, width / 2>*>(at) = words;
+                for (int i = 0; i < width; i += 2) pairs.element[i / 2] = reduced(b + i);
+                Halves<T>::store(pairs, at);
             }
         });
     }

@@ -6,8 +6,9 @@
 // Down a column the input is cut into runs as long as the window. A window then is the end of one
 // run and the beginning of the next, so it merges one suffix and one prefix (van Herk, Gil and
 // Werman). The rows are separable.cuh's. Each thread has a column, each warp a row at a time. Words
-// hold 16-bit maxima of two planes. Channels last neighbouring threads have the columns of neighbouring
-// planes, so that a warp reads consecutive channels. separable_vectors.cu takes vectors of columns.
+// hold the 16- or 8-bit maxima of two planes. Channels last neighbouring threads have the columns of
+// neighbouring planes, so that a warp reads consecutive channels. separable_vectors.cu takes vectors of
+// columns.
 // Counted cost in instructions per output: bench/results.
 #include "separable.cuh"
 
@@ -67,7 +68,7 @@ struct Scalars : Tile<Op, Axes, Width, 32, 1, 0, Strided, ChannelsLast> {
         int offset = row * column.step;
         const T* from = column.from.at(slice) + offset;
         if constexpr (Op::pairs)
-            return bits(load(from)) | bits(load(column.twin.at(slice) + offset)) << 16;
+            return Halves<T>::beside(load(from), load(column.twin.at(slice) + offset));
         else
             return value(load(from));
     }
@@ -247,13 +248,13 @@ struct Scalars : Tile<Op, Axes, Width, 32, 1, 0, Strided, ChannelsLast> {
         const int begin = position(at.p);
         const int twins = ChannelsLast ? position(twin) - begin
                                        : tiles.planes * outer().out.divisor * inner().out.divisor;
-        auto* to = reinterpret_cast<unsigned short*>(y) + begin;
+        T* to = y + begin;
         const Accumulator* from = first_result();
         in_flights<2>(rows, [&](int flight) {
 #pragma unroll
             for (int r = 0; r < flight; ++r, from += Base::apart() * pitch, to += row_step()) {
-                to[0] = static_cast<unsigned short>(*from);
-                if (both > 0) to[twins] = static_cast<unsigned short>(*from >> 16);
+                to[0] = Halves<T>::element(*from, 0);
+                if (both > 0) to[twins] = Halves<T>::element(*from, 1);
             }
         });
     }

@@ -4,7 +4,7 @@
 //
 // A thread takes a vector of columns, all of its runs or a share of them; 384 columns and 32 rows of 32
 // bits fit in shared memory, 192 and 64 where half of a warp takes a row, or 96 and 128 where a quarter
-// does. Words hold 16-bit maxima of two planes.
+// does. Words hold the 16- or 8-bit maxima of two planes.
 // Counted cost in instructions per output: bench/results.
 #include "separable.cuh"
 
@@ -92,8 +92,7 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, false> {
             unsigned twin[words];
             load_words<bytes>(columns.twin.at(slice) + offset, twin);
 #pragma unroll
-            for (int v = 0; v < Vector; ++v)
-                taps.element[v] = __byte_perm(word[v / 2], twin[v / 2], v % 2 ? 0x7632 : 0x5410);
+            for (int v = 0; v < Vector; ++v) taps.element[v] = Halves<T>::beside(word, twin, v);
         } else {
 #pragma unroll
             for (int v = 0; v < Vector; ++v) taps.element[v] = Words<T>::value(word, v);
@@ -251,10 +250,9 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, false> {
     __device__ void store_result(Out* to, Accumulator from, int plane, int row, int column, int again,
                                  bool both) {
         if constexpr (Op::pairs) {
-            auto* half = reinterpret_cast<unsigned short*>(to);
-            *half = static_cast<unsigned short>(from);
+            *to = Halves<T>::element(from, 0);
             const int twin = tiles.planes * outer().out.divisor * row_step();
-            if (both) half[twin] = static_cast<unsigned short>(from >> 16);
+            if (both) to[twin] = Halves<T>::element(from, 1);
         } else if (!Op::exact && pinned(again)) {
             store_again(*to, from, plane, row, column);
         } else {
@@ -265,12 +263,12 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, false> {
 
     // One half of Vector words.
     __device__ static void store_halves(const Sums& words, bool high, T* y) {
-        Pack<unsigned, Vector / 2> pack;
+        Pack<unsigned, Vector / 2> pairs;
 #pragma unroll
         for (int i = 0; i < Vector / 2; ++i)
-            pack.element[i] =
+            pairs.element[i] =
                 __byte_perm(words.element[2 * i], words.element[2 * i + 1], high ? 0x7632 : 0x5410);
-        *reinterpret_cast<Pack<unsigned, Vector / 2>*>(y) = pack;
+        Halves<T>::store(pairs, y);
     }
 
     __device__ void store_twins(T* y) const {

@@ -84,6 +84,23 @@ def _chosen(rng: np.random.Generator, shape: tuple[int, ...], values: list[float
     return np.array(values)[rng.integers(0, len(values), shape)]
 
 
+def two_integers(dtype: str) -> list[tuple[Case, np.ndarray[Any, Any]]]:
+    """Return windows of any two elements of 8 bits, in a row and in a column, with their maxima."""
+    every = np.arange(256, dtype=np.uint8).view(dtype)
+    plane = np.stack(np.broadcast_arrays(every[:, None], every), -1).reshape(1, 1, 256, 512)
+    x = np.concatenate([plane, plane[..., ::-1]], axis=1)
+    greater = np.maximum(x, np.concatenate([x[..., 1:], x[..., -1:]], axis=-1))
+    down = x.swapaxes(2, 3).copy()
+    along = {"kernel_shape": (1, 2), "pads": (0, 0, 0, 1)}
+    return [
+        (Case("max_pool", (x,), along), greater),
+        (
+            Case("max_pool", (down,), {"kernel_shape": (2, 1), "pads": (0, 0, 1, 0)}),
+            greater.swapaxes(2, 3),
+        ),
+    ]
+
+
 Palette = Callable[[np.random.Generator, tuple[int, ...], np.dtype[Any]], Any]
 
 FINITE: dict[str, Palette] = {

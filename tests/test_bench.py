@@ -410,6 +410,18 @@ def test_overlapping_windows_cost_no_more_at_stride_2_than_at_1(op: str, dtype: 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("tools")
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_maxima_of_8_bits_merge_in_pairs_as_those_of_16_do(dtype: str) -> None:
+    """To take a word's elements apart and store them costs some more, signed ones most."""
+    windows = (3, 7, 31)
+    cases = {(k, of): sliding("max", of, "NCHW", k) for k in windows for of in (dtype, "float16")}
+    static.compile_ahead(cases.values())
+    cost = {which: analysed(case)["issued"] for which, case in cases.items()}
+    assert all(cost[k, dtype] < 1.25 * cost[k, "float16"] for k in windows), cost
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tools")
 @pytest.mark.parametrize(
     ("op", "dtype"),
     [

@@ -431,6 +431,16 @@ def test_kernels_agree_bit_for_bit_on_maxima_and_indices(function):
     assert any(len(case.run(EMULATED)) == 2 for case in cases) or function == "global_max_pool"
 
 
+@pytest.mark.parametrize("kernel", ["rows", "vectors", "separable", "plane"])
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_the_greater_of_any_two_integers_wins(dtype, kernel):
+    for case, greater in strategies.two_integers(dtype):
+        configuration = Configuration(case, kernel)
+        (launched,) = record([configuration])
+        assert launched.source == f"{KERNELS[kernel][0]}.cu"
+        assert_bitwise(configuration.run()[0], greater)
+
+
 @pytest.mark.parametrize("function", ["average_pool", "lp_pool"])
 def test_both_tiers_of_window_give_the_same_bits(function):
     cases = [configuration.case for configuration in drawn(function, 60, seed=2)]

@@ -16,7 +16,7 @@ import pytest
 import gpupool
 from gpupool.errors import GpupoolTypeError, GpupoolValueError
 from tests import reference, tolerance
-from tests.strategies import EVERY, FLOATS, Case, dtype_of
+from tests.strategies import EVERY, FLOATS, Case, dtype_of, two_integers
 from tests.tolerance import assert_bitwise
 
 NAN, INF = math.nan, math.inf
@@ -328,6 +328,12 @@ def test_max_pool_is_bit_exact_subnormals_included(backend, dtype, indices):
         y = compute(backend, "max_pool", signed, kernel_shape=2, return_indices=indices)
         y = y[0] if indices else y
         assert tolerance.bits(abs(y)).tolist() == [[expected]]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_the_greater_of_any_two_integers_wins(backend, dtype):
+    for case, greater in two_integers(dtype):
+        assert_bitwise(case.run(backend)[0], greater)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])

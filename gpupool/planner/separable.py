@@ -189,7 +189,7 @@ def _planes(geometry: Geometry) -> int:
 
 def twins(problem: PoolProblem) -> bool:
     """Whether words of shared memory hold the maxima of two planes."""
-    return problem.reduction == "max" and problem.dtype.itemsize == 2
+    return problem.reduction == "max" and problem.dtype.itemsize <= 2
 
 
 def _neighbours(problem: PoolProblem, inner: Axis, usable: int) -> int:

@@ -27,7 +27,7 @@ class Tile:
     packed: bool
     load: int
     store: int
-    pairs: bool  # two 16-bit maxima in a word
+    pairs: bool  # two maxima in a word
     row: int  # pixels of the row where one thread takes it whole, else 0
     inside: bool  # no tile leaves the outputs, no window the input
     partial: str  # where in its row windows may count fewer taps
@@ -50,7 +50,7 @@ class Tile:
         store = vector_width(alignment, problem.out_dtype, unit, pitch)
         if not packed and min(load, store) < lanes:
             return None
-        pairs = problem.reduction == "max" and problem.dtype.itemsize == 2 and load % 2 == 0
+        pairs = problem.reduction == "max" and problem.dtype.itemsize <= 2 and load % 2 == 0
         divides = inner.axis.out % outputs == 0 and (not outer or outer[-1].axis.out % rows == 0)
         inside = divides and all(dim.inside for dim in geometry.dims)
         partial = _partial(problem, geometry, outputs)

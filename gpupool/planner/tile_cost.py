@@ -17,15 +17,16 @@ from gpupool.window import Axis
 SETUP, THIRD_AXIS = 40, 70
 """Instructions that a thread spends before its first load, and those for a third axis."""
 
-LINE, LOAD, FAR_LOAD, CONVERT = 2.7, 2.0, 3.2, 0.9
-"""Of each row of the input, load, load of a pixel that is no neighbour, and element widened."""
+LINE, LOAD, FAR_LOAD, CONVERT, UNPACK = 2.7, 2.0, 3.2, 0.9, 0.6
+"""Of each row of the input, load, load of a pixel that is no neighbour, and element widened, alone
+or in a pair."""
 
 FILL, WHOLE_FILL = 1.6, 0.7
 """Of each word that a load may leave out, alone or with the rest of a whole row; maxima read
 another row instead."""
 
 MERGE, PAIR, DOUBLE_MAXIMUM, INTEGER_SUM = 0.9, 0.6, 3.3, 0.4
-"""To merge two partial results, or pairs of 16-bit maxima, doubles, sums of integers."""
+"""To merge two partial results, or pairs of maxima, doubles, sums of integers."""
 
 POWER = {1: 0.5, 2: 0.5, 3: 2.5}
 """To raise a tap to a power p."""
@@ -164,7 +165,10 @@ def _stores(tile: Tile) -> float:
 def _read(problem: PoolProblem, tile: Tile, line: Line) -> float:
     """Estimate the instructions to read a line and lift its elements."""
     lift = POWER[int(problem.p)] if problem.reduction == "lp" else 0.0
-    lift += CONVERT if problem.dtype.itemsize < 4 and not tile.pairs else 0.0
+    if tile.pairs:
+        lift += UNPACK if problem.dtype.itemsize == 1 else 0.0
+    else:
+        lift += CONVERT if problem.dtype.itemsize < 4 else 0.0
     load = LOAD if tile.packed else FAR_LOAD
     return LINE + load * line.loads + _fill(problem, tile) * line.words + lift * line.elements
 
