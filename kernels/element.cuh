@@ -589,8 +589,7 @@ template <class T> struct Halves<T, 1> {
         return pair(&both, i % 2 * 2);
     }
     __device__ static unsigned beside(T low, T high) {
-        const unsigned both = bits(low) | bits(high) << 8;
-        return pair(&both, 0);
+        return (bits(low) | bits(high) << 16) ^ (sign & 0x00800080u);
     }
     __device__ static T element(unsigned pair, int half) {
         return static_cast<T>((pair ^ sign) >> 16 * half);

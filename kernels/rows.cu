@@ -515,10 +515,10 @@ struct Block {
                 if (b % 2 == 0) pair = reduced(b);
                 *at = Halves<T>::element(pair, b % 2);
             } else {
-                Pack<unsigned, width / 2> pairs;
+                Pack<unsigned, width / 2> words;
 #pragma unroll
-                for (int i = 0; i < width; i += 2) pairs.element[i / 2] = reduced(b + i);
-                Halves<T>::store(pairs, at);
+                for (int i = 0; i < width; i += 2) words.element[i / 2] = reduced(b + i);
+                Halves<T>::store(words, at);
             }
         });
     }

@@ -1,6 +1,7 @@
 // Large overlapping windows as in separable.cu, columns and rows in one launch, by vectors of Vector
 // columns. Shift more columns are read in front of the first window, so that they begin on a vector.
-// No tap is a pow.
+// No tap is a pow. Channels last a vector holds neighbouring channels of a pixel, or of a few where they
+// do not fill it, such as RGB; in shared memory each channel of a tile has columns of its own.
 //
 // A thread takes a vector of columns, all of its runs or a share of them; 384 columns and 32 rows of 32
 // bits fit in shared memory, 192 and 64 where half of a warp takes a row, or 96 and 128 where a quarter
@@ -11,14 +12,15 @@
 // Partial results in 16 bytes.
 template <class Op> constexpr int unit = 16 / sizeof(typename Held<Op>::Type::Accumulator);
 
-template <class Op, int Axes, int Width, int Lanes, int Vector, int Shift, bool Strided>
-struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, false> {
-    using Base = Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, false>;
+template <class Op, int Axes, int Width, int Lanes, int Vector, int Shift, bool Strided,
+          bool ChannelsLast>
+struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, ChannelsLast> {
+    using Base = Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, ChannelsLast>;
     using typename Base::Accumulator;
     using typename Base::Out;
     using typename Base::T;
     using Base::first_plane, Base::inner, Base::left, Base::merged, Base::op, Base::outer, Base::pitch;
-    using Base::reduced, Base::tiles, Base::top;
+    using Base::reduced, Base::tiles, Base::top, Base::w;
     using typename Base::Slices;
     using Sums = Pack<Accumulator, Vector>;
     using Taps = Pack<typename Held<Op>::Tap, Vector>;
@@ -29,8 +31,9 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, false> {
     // What a thread takes: columns from c of plane p, or what lies behind the planes.
     struct Seat {
         int p, c;
-        int place;     // in a row of shared memory
-        int row, end;  // its share of them
+        int place;           // in a row of shared memory
+        int places[Vector];  // of a vector's elements, from there on
+        int row, end;        // its share of the rows
     };
     const Seat seat;
 
@@ -38,12 +41,53 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, false> {
 
     __device__ static Seat seat_of(const Tiles& tiles) {
         const int share = tiles.seats.quotient(threadIdx.x), s = threadIdx.x - share * tiles.seats.divisor;
-        const int p = tiles.neighbours.quotient(s), c = (s - p * tiles.neighbours.divisor) * Vector;
         const int row = share * tiles.share;
-        return {p, c, s * Vector, row, least(row + tiles.share, tiles.rows)};
+        Seat seat{0, 0, s * Vector, {}, row, least(row + tiles.share, tiles.rows)};
+        if constexpr (ChannelsLast) {
+            const Member first = member(tiles, s * Vector);
+            seat.p = first.p, seat.c = first.c;
+            if (seat.c < tiles.span) seat.place = first.place;
+        } else {
+            seat.p = tiles.neighbours.quotient(s);
+            seat.c = (s - seat.p * tiles.neighbours.divisor) * Vector;
+        }
+#pragma unroll
+        for (int v = 0; v < Vector; ++v) {
+            const bool apart = ChannelsLast && seat.c < tiles.span;
+            seat.places[v] = apart ? member(tiles, s * Vector + v).place - seat.place : v;
+        }
+        return seat;
     }
+    // Channels last: the plane and the column of an element of a tile's row, and its place.
+    struct Member {
+        int p, c, place;
+    };
+    __device__ static Member member(const Tiles& tiles, int element) {
+        const int c = tiles.neighbours.quotient(element), p = element - c * tiles.neighbours.divisor;
+        return {p, c, p * tiles.span + c};
+    }
+    // Element v of a seat.
+    __device__ Member element(int v) const {
+        if constexpr (!ChannelsLast) return {seat.p, seat.c + v, seat.place + v};
+        return member(tiles, seat.c * tiles.neighbours.divisor + seat.p + v);
+    }
+    __device__ bool taken() const { return ChannelsLast ? seat.c < tiles.span : seat.p < tiles.planes; }
 
-    __device__ static Sums& at(Accumulator* place) { return *reinterpret_cast<Sums*>(place); }
+    __device__ Sums get(const Accumulator* from) const {
+        if constexpr (!ChannelsLast) return *reinterpret_cast<const Sums*>(from);
+        Sums sums;
+#pragma unroll
+        for (int v = 0; v < Vector; ++v) sums.element[v] = from[seat.places[v]];
+        return sums;
+    }
+    __device__ void put(Accumulator* to, const Sums& sums) const {
+        if constexpr (ChannelsLast) {
+#pragma unroll
+            for (int v = 0; v < Vector; ++v) to[seat.places[v]] = sums.element[v];
+        } else {
+            *reinterpret_cast<Sums*>(to) = sums;
+        }
+    }
     __device__ Sums nothing() const {
         Sums sums;
 #pragma unroll
@@ -73,7 +117,7 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, false> {
     // Where the input has none of them it has no row of them.
     __device__ Columns columns(const T* x) const {
         const int plane = first_plane + seat.p, position = left + seat.c - inner().pad_begin - Shift;
-        const bool here = seat.p < tiles.planes && plane < tiles.all_planes;
+        const bool here = taken() && plane < tiles.all_planes;
         const bool twins = plane + tiles.planes < tiles.all_planes;
         const int rows = here && within(position, inner().size) ? outer().size : 0;
         x += position * inner().step;
@@ -133,7 +177,7 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, false> {
 #pragma unroll
             for (int t = flight - 1; t >= 0; --t) {
                 take(a, columns, row + t, tap[t]);
-                if (row + t < last && (flight == 1 || run <= row + t)) at(to + t * pitch) = a;
+                if (row + t < last && (flight == 1 || run <= row + t)) put(to + t * pitch, a);
             }
         }
     }
@@ -149,7 +193,7 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, false> {
             for (int t = 0; t < flight; ++t) {
                 to += pitch;
                 take(a, columns, row + t, tap[t]);
-                if (flight == 1 || row + t < end) at(to) = merge(at(to), a);
+                if (flight == 1 || row + t < end) put(to, merge(get(to), a));
             }
         }
     }
@@ -172,14 +216,19 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, false> {
     }
     // Position in y of the first of them, and from one to the next.
     __device__ int position(int p) const {
-        const int row = (first_plane + p) * outer().out.divisor + top + seat.row;
-        return row * row_step() + left + seat.c;
+        const int plane = first_plane + p, image = ChannelsLast ? w.channels.quotient(plane) : plane;
+        const int row = image * outer().out.divisor + top + seat.row;
+        const int pixel = row * inner().out.divisor + left + seat.c;
+        if (!ChannelsLast) return pixel;
+        return (pixel - image) * w.channels.divisor + plane;
     }
-    __device__ int row_step() const { return inner().out.divisor; }
+    __device__ int row_step() const {
+        return inner().out.divisor * (ChannelsLast ? w.channels.divisor : 1);
+    }
 
     __device__ void store_columns(const T*, Out* y, int again) {
         if constexpr (Strided) store_strided(y, again);
-        else if (seat.p >= tiles.planes) return;
+        else if (!taken()) return;
         else if constexpr (Op::pairs) store_twins(y);
         else store_one(y, again);
     }
@@ -189,7 +238,7 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, false> {
         float along[Vector];  // kept: counting again costs more
 #pragma unroll
         for (int v = 0; v < Vector; ++v)
-            along[v] = Op::counts ? pinned(float(slices * Base::counted(inner(), left + seat.c + v))) : 1;
+            along[v] = Op::counts ? pinned(float(slices * Base::counted(inner(), left + element(v).c))) : 1;
         Accumulator* from = reduced + seat.place + seat.row * pitch;
         int n = position(seat.p), row = top + seat.row;
 #pragma unroll 1
@@ -197,11 +246,14 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, false> {
             const float above = Op::counts ? Base::counted(outer(), row) : 1;
             if (!Op::exact && pinned(again)) {
 #pragma unroll 1
-                for (int v = 0; v < Vector; ++v)
-                    store_again(y[n + v], from[v], plane, row, left + seat.c + v);
+                for (int v = 0; v < Vector; ++v) {
+                    const Member at = element(v);
+                    const Accumulator sum = from[at.place - seat.place];
+                    store_again(y[n + v], sum, first_plane + at.p, row, left + at.c);
+                }
                 continue;
             }
-            const Sums totals = at(from);
+            const Sums totals = get(from);
             Pack<Out, Vector> results;
 #pragma unroll
             for (int v = 0; v < Vector; ++v) {
@@ -278,7 +330,7 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, false> {
         Accumulator* from = reduced + seat.place + seat.row * pitch;
 #pragma unroll 1
         for (int r = 0; r < rows; ++r, from += pitch, to += row_step()) {
-            const Sums words = at(from);
+            const Sums words = get(from);
             store_halves(words, false, to);
             if (both > 0) store_halves(words, true, to + twins);
         }
@@ -288,10 +340,12 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, false> {
 // Blocks for whose threads there are registers.
 template <class Op> constexpr int blocks = unit<Op> == 2 && Op::powers > 0 ? 2 : 3;
 
-template <class Op, int Axes, int Width, int Lanes, int Vector, int Shift, bool Strided>
+template <class Op, int Axes, int Width, int Lanes, int Vector, int Shift, bool Strided,
+          bool ChannelsLast>
 __global__ void __launch_bounds__(256, blocks<Op>)
 separable_vectors(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
                   const __grid_constant__ Tiles tiles, const __grid_constant__ Window<Axes, int> w) {
-    Vectors<Op, Axes, Width, Lanes, Vector, Shift, Strided> tile(w, tiles);
+    static_assert(!(Strided && ChannelsLast), "results apart from each other are stored channels first");
+    Vectors<Op, Axes, Width, Lanes, Vector, Shift, Strided, ChannelsLast> tile(w, tiles);
     reduce_tile<Width>(tile, x, y);
 }

@@ -85,20 +85,20 @@ def _chosen(rng: np.random.Generator, shape: tuple[int, ...], values: list[float
 
 
 def two_integers(dtype: str) -> list[tuple[Case, np.ndarray[Any, Any]]]:
-    """Return windows of any two elements of 8 bits, in a row and in a column, with their maxima."""
+    """Return windows of any two elements of 8 bits, in a row and in a column, with their maxima.
+
+    Rows of 512 and 256 are stored by wide vectors, those of 254 by two elements.
+    """
     every = np.arange(256, dtype=np.uint8).view(dtype)
     plane = np.stack(np.broadcast_arrays(every[:, None], every), -1).reshape(1, 1, 256, 512)
     x = np.concatenate([plane, plane[..., ::-1]], axis=1)
     greater = np.maximum(x, np.concatenate([x[..., 1:], x[..., -1:]], axis=-1))
-    down = x.swapaxes(2, 3).copy()
-    along = {"kernel_shape": (1, 2), "pads": (0, 0, 0, 1)}
-    return [
-        (Case("max_pool", (x,), along), greater),
-        (
-            Case("max_pool", (down,), {"kernel_shape": (2, 1), "pads": (0, 0, 1, 0)}),
-            greater.swapaxes(2, 3),
-        ),
-    ]
+    found = [(Case("max_pool", (x,), {"kernel_shape": (1, 2), "pads": (0, 0, 0, 1)}), greater)]
+    for width in (256, 254):
+        down, right = (array.swapaxes(2, 3)[..., :width].copy() for array in (x, greater))
+        columns = {"kernel_shape": (2, 1), "pads": (0, 0, 1, 0)}
+        found.append((Case("max_pool", (down,), columns), right))
+    return found
 
 
 Palette = Callable[[np.random.Generator, tuple[int, ...], np.dtype[Any]], Any]

@@ -37,6 +37,7 @@ from gpupool.errors import GpupoolError, GpupoolValueError
 from gpupool.planner import contiguous, rows, separable
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.tile_cost import Estimate
+from gpupool.problem import resolve
 from tests.emulator import identity
 
 pytestmark = pytest.mark.no_cover
@@ -406,6 +407,20 @@ def test_overlapping_windows_cost_no_more_at_stride_2_than_at_1(op: str, dtype: 
         cases = [sliding(op, dtype, "NCHW", kernel, stride) for stride in (1, 2)]
         costs = [analysed(case)["issued"] * prod(case.problem.outputs[0].shape) for case in cases]
         assert costs[1] < costs[0], (kernel, costs)
+
+
+@pytest.mark.usefixtures("tools")
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "float16"])
+@pytest.mark.parametrize("kernel", ["rows", "separable_vectors", "separable"])
+def test_pairs_merge_in_one_instruction_that_flushes_nothing(kernel: str, dtype: str) -> None:
+    """Elements of 8 bits are subnormal numbers in the halves of a word."""
+    problem = resolve("max", (8, 64, 64, 64), dtype, kernel_shape=9, pads=4)
+    (launch,) = planner.plan(problem, kernel=kernel).launches
+    assert launch.kernel == kernel
+    opcodes = {instruction.opcode for instruction in static.kernel(launch).code}
+    maxima = {opcode for opcode in opcodes if "HMNMX" in opcode}
+    assert maxima
+    assert not any("FTZ" in opcode for opcode in maxima)
 
 
 @pytest.mark.slow

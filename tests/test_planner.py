@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import gpupool
 from gpupool import jit, planner, verify
 from gpupool.errors import GpupoolValueError
-from gpupool.planner import THREADS, contiguous, plan, separable_vectors
+from gpupool.planner import THREADS, contiguous, parameters, plan, rows, separable_vectors
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import SHARED_BYTES
 from gpupool.planner.parameters import divisor
@@ -577,6 +577,19 @@ def test_the_walk_is_chosen_where_it_costs_less() -> None:
     assert chosen((64, 64, 20001), "float32", 243) == "window"  # two outputs for each tile
 
 
+@pytest.mark.parametrize("op", ["max", "average"])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16", "int8", "uint8"])
+def test_the_plan_counts_two_maxima_in_a_word_where_kernels_merge_them(op: str, dtype: str) -> None:
+    """``pairs`` in kernels/ops.cuh; in rows.cu where a load takes two elements or more."""
+    problem = resolve(op, (8, 64, 64, 64), dtype, kernel_shape=3, pads=1)
+    geometry = Geometry.of(problem, contiguous(problem.shape))
+    vectors, singly = (rows.cheapest(problem, geometry, alignment) for alignment in (16, 1))
+    assert vectors is not None
+    assert singly is not None
+    narrow = op == "max" and problem.dtype.itemsize <= 2
+    assert (parameters.pairs(problem), vectors.pairs, singly.pairs) == (narrow, narrow, False)
+
+
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "uint8"])
 @pytest.mark.parametrize("op", ["max", "average"])
 def test_channels_last_a_tile_holds_neighbouring_channels(op: str, dtype: str) -> None:
@@ -584,7 +597,7 @@ def test_channels_last_a_tile_holds_neighbouring_channels(op: str, dtype: str) -
         problem = resolve(
             op, (4, 512, 512, channels), dtype, kernel_shape=kernel, channels_last=True
         )
-        (launch,) = plan(problem).launches
+        (launch,) = plan(problem, kernel="separable").launches
         assert launch.source == "separable.cu"
         assert launch.template[-1] == "true"
         return int(launch.scalars[0]["together"])
@@ -618,6 +631,36 @@ def test_a_tile_of_separable_fits_in_shared_memory(kernel_shape: tuple[int, int]
         assert launch.shared <= SHARED_BYTES
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "uint8"])
+def test_channels_last_a_tile_of_vectors_holds_whole_vectors(dtype: str) -> None:
+    """Channels of one pixel or, where they do not fill any, all channels of several."""
+    sizes = product((1, 3, 4, 6, 20, 64), (5, 13, 31), (2, 4), (64, 300))
+    for channels, kernel, pad, size in sizes:
+        pads = pad, pad, pad, (kernel - 1 - pad) % 4
+        problem = resolve(
+            "max",
+            (2, 60, size, channels),
+            dtype,
+            kernel_shape=kernel,
+            channels_last=True,
+            pads=pads,
+        )
+        (launch,) = plan(problem, kernel="separable_vectors").launches
+        assert (launch.source, launch.template[-1]) == ("separable_vectors.cu", "true")
+        tiles, held = launch.scalars[0], 8 if dtype == "float64" else 4
+        width, lanes, vector, shift = map(int, launch.template[2:6])
+        chunk, planes = separable_vectors.CHUNK[held], tiles["planes"]
+        if channels % vector == 0:
+            assert planes % vector == shift == 0
+        else:
+            assert planes == channels
+            assert (pad + shift) % vector == tiles["width"] % vector == tiles["span"] % vector == 0
+        assert tiles["neighbours"]["divisor"] == planes
+        assert tiles["span"] >= shift + tiles["width"] + width - 1
+        assert planes * tiles["span"] + chunk - 1 <= tiles["columns"] <= lanes * chunk
+        assert launch.shared == tiles["rows"] * lanes * chunk * held <= SHARED_BYTES
+
+
 @pytest.mark.parametrize("kernel_shape", [(13, 13), (60, 5), (3, 100)])
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "uint8"])
 def test_a_tile_of_vectors_fits_in_shared_memory(dtype: str, kernel_shape: tuple[int, int]) -> None:
@@ -626,7 +669,7 @@ def test_a_tile_of_vectors_fits_in_shared_memory(dtype: str, kernel_shape: tuple
         problem = resolve("max", shape, dtype, kernel_shape=kernel_shape, pads=pads)
         (launch,) = plan(problem, kernel="separable_vectors").launches
         tiles, held = launch.scalars[0], 8 if dtype == "float64" else 4
-        width, lanes, vector, shift = map(int, launch.template[2:-1])
+        width, lanes, vector, shift = map(int, launch.template[2:6])
         chunk = separable_vectors.CHUNK[held]
         assert launch.source == "separable_vectors.cu"
         assert (pads[1] + shift) % vector == tiles["span"] % vector == tiles["width"] % vector == 0

@@ -198,6 +198,11 @@ def boolean(value: bool) -> str:
     return "true" if value else "false"
 
 
+def pairs(problem: PoolProblem) -> bool:
+    """Return whether a word holds two maxima: the operator's ``pairs`` in kernels/ops.cuh."""
+    return problem.reduction == "max" and problem.dtype.itemsize <= 2
+
+
 def vector_width(alignment: int, dtype: DType, *multiples: int) -> int:
     """Return the widest vector, in elements, whose accesses are all aligned."""
     width = max(1, alignment // dtype.itemsize)

@@ -16,6 +16,7 @@ from gpupool.planner.parameters import (
     divisor,
     divisor_dtype,
     operator,
+    pairs,
     power_cost,
     window_parameters,
 )
@@ -29,8 +30,9 @@ SEPARABLE_TAPS = 9
 MOST_TAPS_OF_SUMS = 2**16
 """Windows up to this many: a float32 sum divided by more is not proved to be rounded right."""
 
-READ, STORE = 8, {"max": 11, "average": 24, "lp": 20}
-"""Instructions to read a tap and merge it, and from a partial result to its store."""
+READ, WIDEN, STORE = 8, 4, {"max": 11, "average": 24, "lp": 20}
+"""Instructions to read a tap and merge it, more where two bytes become halves of a word, and from a
+partial result to its store."""
 
 STORING = 128
 """Threads of a block that store results which are apart: fewer than all, so that finding its first
@@ -145,7 +147,7 @@ def _tiles(problem: PoolProblem, geometry: Geometry) -> _Tiles:
     """Return as many columns as a block has threads, and the rows that cost least."""
     *_, outer, inner = (dim.axis for dim in geometry.dense.dims)
     apart = geometry.dims[-2].axis.stride
-    paired = twins(problem)
+    paired = pairs(problem)
     usable = PITCH - CHUNK + 1  # the last windows of a row are read with the rest of their chunk
     # Planes side by side share the padding between them, as far as no window lies in it.
     shared_padding = min(inner.pad_begin, inner.pad_end, inner.kernel - 1)
@@ -164,7 +166,8 @@ def _tiles(problem: PoolProblem, geometry: Geometry) -> _Tiles:
     highest = min(outer.out, most_rows)
     heights = {highest, *range(outer.kernel, highest, outer.kernel)}
     lanes, power = -(-columns // WARP) * WARP, power_cost(problem)
-    each = (READ + power) * slices(geometry), STORE[problem.reduction] + power
+    read = READ + power + (WIDEN if paired and problem.dtype.itemsize == 1 else 0)
+    each = read * slices(geometry), STORE[problem.reduction] + power
     cost, height = min(
         (_tiled_cost(outer, height, apart, blocks, lanes, *each), height) for height in heights
     )
@@ -187,17 +190,12 @@ def _planes(geometry: Geometry) -> int:
     return geometry.planes * (geometry.dims[0].axis.out if len(geometry.dims) > 2 else 1)
 
 
-def twins(problem: PoolProblem) -> bool:
-    """Whether words of shared memory hold the maxima of two planes."""
-    return problem.reduction == "max" and problem.dtype.itemsize <= 2
-
-
 def _neighbours(problem: PoolProblem, inner: Axis, usable: int) -> int:
     """Return the planes of a tile: channels last what a sector of memory holds, up to half halo."""
     if not problem.channels_last:
         return 1
     sector, channels = SECTOR_BYTES // problem.dtype.itemsize, problem.channels
-    if twins(problem):
+    if pairs(problem):
         sector, channels = sector // 2, channels // 2
     return max(1, min(sector, channels, usable // (2 * inner.kernel - 1)))
 

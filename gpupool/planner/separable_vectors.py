@@ -21,10 +21,11 @@ from gpupool.planner.parameters import (
     boolean,
     by_powers,
     operator,
+    pairs,
     vector_width,
     window_parameters,
 )
-from gpupool.planner.separable import Tiles, served, slices, strided, twins
+from gpupool.planner.separable import SECTOR_BYTES, Tiles, served, slices, strided
 from gpupool.planner.specialised import admit, compiles_in
 from gpupool.problem import PoolProblem
 from gpupool.window import Axis
@@ -45,6 +46,10 @@ STORE, STORE_ROOTS = {"max": 0, "average": 28}, {1: 4, 2: 28, 3: 80}
 
 RESULT = 20
 """And for one of results that are apart."""
+
+SCATTER, SCATTER_WORDS = 8, 14
+"""More for each row of a vector of channels, whose elements are apart in shared memory, and where
+its words hold two maxima."""
 
 DOUBLE_MERGE, DOUBLE_LINE = 15, 120
 """The same for maxima of float64, which no instruction takes."""
@@ -121,21 +126,26 @@ def _forms(problem: PoolProblem, geometry: Geometry, alignment: int) -> list[_Fo
     inner, vector = geometry.dims[-1].axis, _vector(problem, geometry, alignment)
     if vector < 2:
         return []
-    shift, chunk = -inner.pad_begin % vector, CHUNK[accumulator(problem).itemsize]
+    whole = problem.channels_last and problem.channels % vector == 0  # vectors of a pixel
+    shift = 0 if whole else -inner.pad_begin % vector
+    chunk = CHUNK[accumulator(problem).itemsize]
     forms = (_Form(lanes, vector, shift, chunk) for lanes in (WARP, WARP // 2, WARP // 4))
     return [form for form in forms if form.usable >= shift + inner.kernel - 1 + vector]
 
 
 def _vector(problem: PoolProblem, geometry: Geometry, alignment: int) -> int:
-    """Return how many columns a thread reads at once."""
+    """Return how many columns, or channels of neighbouring ones, a thread reads at once."""
     *outer, inner = geometry.dims
-    if inner.step != 1 or problem.channels_last:
+    last, apart = problem.channels_last, strided(geometry)
+    pixel = problem.channels if last else 1
+    if inner.step != pixel or (last and (geometry.channels.step != 1 or apart)):
         return 1
-    steps = [dim.step for dim in (geometry.batch, geometry.channels, *outer)]
+    steps = [dim.step for dim in (geometry.batch, *outer)] + [geometry.channels.step] * (not last)
     most = VECTOR_BYTES // accumulator(problem).itemsize
-    vector = vector_width(alignment, problem.dtype, most, inner.axis.size, *steps)
-    if not strided(geometry):  # else results are stored one by one
-        vector = min(vector, vector_width(alignment, problem.out_dtype, most, inner.axis.out))
+    vector = vector_width(alignment, problem.dtype, most, inner.axis.size * pixel, *steps)
+    if not apart:  # else results are stored one by one
+        row = inner.axis.out * pixel
+        vector = min(vector, vector_width(alignment, problem.out_dtype, most, row))
     while inner.axis.kernel == 1 and inner.axis.pad_begin % vector:
         vector //= 2  # where rows are not reduced nothing moves what is read in front
     return vector
@@ -143,7 +153,26 @@ def _vector(problem: PoolProblem, geometry: Geometry, alignment: int) -> int:
 
 def _tiles(problem: PoolProblem, geometry: Geometry, form: _Form) -> Iterator[_Tiles]:
     """Return tiles worth weighing: as many columns and rows as shared memory holds, and fewer."""
-    *_, outer, inner = (dim.axis for dim in geometry.dense.dims)
+    outer, inner = (dim.axis for dim in geometry.dense.dims[-2:])
+    most_rows = SHARED_BYTES // (form.pitch * accumulator(problem).itemsize)
+    widths = (
+        _of_channels(problem, inner, form) if problem.channels_last else _of_planes(inner, form)
+    )
+    for planes, width, span, behind in widths:
+        columns = _rounded(planes * span + behind + form.chunk - 1, form.chunk)
+        for height in _heights(outer, most_rows):
+            rows = min(_rounded(height, outer.kernel), most_rows)
+            yield _Tiles(
+                planes, planes << pairs(problem), height, width, span, rows, columns, form
+            )  # fmt: skip
+
+
+_Width = tuple[int, int, int, int]
+"""Planes of a tile, outputs of a row of each, columns read for them, and more behind all planes."""
+
+
+def _of_planes(inner: Axis, form: _Form) -> Iterator[_Width]:
+    """Return as many planes side by side as fit, and fewer, or a part of one."""
     vector, usable = form.vector, form.usable
     # Planes side by side share the padding between them, as far as no window lies in it.
     shared_padding = min(inner.pad_begin, inner.pad_end, inner.kernel - 1) // vector * vector
@@ -156,19 +185,26 @@ def _tiles(problem: PoolProblem, geometry: Geometry, form: _Form) -> Iterator[_T
         across = -(-inner.out // ((usable - halo) // vector * vector))
         width = _rounded(-(-inner.out // across), vector)
     span = _rounded(width + halo - shared_padding, vector)
-    most_rows = SHARED_BYTES // (form.pitch * accumulator(problem).itemsize)
     while True:
-        planes = max(1, fitting)
-        columns = planes * span + shared_padding + form.chunk - 1
-        for height in _heights(outer, most_rows):
-            rows = min(_rounded(height, outer.kernel), most_rows)
-            yield _Tiles(
-                planes, planes << twins(problem), height, width, span, rows,
-                _rounded(columns, form.chunk), form,
-            )  # fmt: skip
+        yield max(1, fitting), width, span, shared_padding
         if fitting < 2:
             return
         fitting //= 2
+
+
+def _of_channels(problem: PoolProblem, inner: Axis, form: _Form) -> Iterator[_Width]:
+    """Return all channels of a pixel, or what a sector of memory holds, up to half halo."""
+    vector, channels = form.vector, problem.channels
+    halo, whole = form.shift + inner.kernel - 1, channels % vector == 0
+    sector = SECTOR_BYTES // problem.dtype.itemsize
+    planes = channels if channels <= sector else sector // vector * vector
+    while whole and planes > vector and form.usable // planes < 2 * halo:
+        planes = planes // 2 // vector * vector
+    unit = 1 if whole else vector  # of columns, so that each row begins on a vector
+    most = (form.usable // planes // unit * unit - halo) // unit * unit
+    if most > 0 and (whole or planes == channels):
+        width = _rounded(-(-inner.out // -(-inner.out // most)), unit)
+        yield planes, width, _rounded(width + halo, unit), 0
 
 
 def _heights(outer: Axis, most_rows: int) -> set[int]:
@@ -199,7 +235,10 @@ def _cost(problem: PoolProblem, geometry: Geometry, tiles: _Tiles) -> float:
     shares = -(-tiles.rows // tiles.share(outer.kernel))
     reads = runs * outer.kernel + tiles.height
     lanes = _rounded(tiles.seats * shares, WARP) / shares
-    column = SEAT * shares + RUN * runs + reads * (READ + merge * vector) * slices(geometry)
+    read = READ + merge * vector
+    if problem.channels_last:
+        read += SCATTER_WORDS if pairs(problem) else SCATTER
+    column = SEAT * shares + RUN * runs + reads * read * slices(geometry)
     norm = problem.reduction == "lp"
     store = STORE_ROOTS[int(problem.p)] if norm else STORE[problem.reduction]
     results = -(-tiles.height // outer.stride)
@@ -215,13 +254,15 @@ def _cost(problem: PoolProblem, geometry: Geometry, tiles: _Tiles) -> float:
 
 def _tiled_launch(problem: PoolProblem, geometry: Geometry, tiles: _Tiles) -> Launch:
     form, (outer, inner) = tiles.form, (dim.axis for dim in geometry.dims[-2:])
-    neighbours, share = tiles.span // form.vector, tiles.share(outer.kernel)
+    neighbours = tiles.planes if problem.channels_last else tiles.span // form.vector
+    share = tiles.share(outer.kernel)
     numbers = (len(geometry.dims), inner.kernel, form.lanes, form.vector, form.shift)
     struct = tiles.struct(geometry, tiles.seats, neighbours, share)
+    flags = boolean(strided(geometry)), boolean(problem.channels_last)
     return Launch(
         "separable_vectors.cu",
         "separable_vectors",
-        (operator(problem, "int"), *map(str, numbers), boolean(strided(geometry))),
+        (operator(problem, "int"), *map(str, numbers), *flags),
         ("x", "y"),
         (struct, window_parameters(problem, geometry)),
         (prod(tiles.blocks(geometry)), 1),

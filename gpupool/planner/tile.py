@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import prod
 
 from gpupool.planner.geometry import Geometry
-from gpupool.planner.parameters import vector_width
+from gpupool.planner.parameters import pairs, vector_width
 from gpupool.problem import PoolProblem
 from gpupool.window import Axis
 
@@ -50,11 +50,11 @@ class Tile:
         store = vector_width(alignment, problem.out_dtype, unit, pitch)
         if not packed and min(load, store) < lanes:
             return None
-        pairs = problem.reduction == "max" and problem.dtype.itemsize <= 2 and load % 2 == 0
+        merged = pairs(problem) and load % 2 == 0
         divides = inner.axis.out % outputs == 0 and (not outer or outer[-1].axis.out % rows == 0)
         inside = divides and all(dim.inside for dim in geometry.dims)
         partial = _partial(problem, geometry, outputs)
-        tile = cls(outputs, rows, lanes, packed, load, store, pairs, row, inside, partial)
+        tile = cls(outputs, rows, lanes, packed, load, store, merged, row, inside, partial)
         return tile if tile._fits(problem, inner.axis) else None
 
     def _fits(self, problem: PoolProblem, inner: Axis) -> bool:
