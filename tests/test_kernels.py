@@ -349,6 +349,11 @@ LARGE: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
         (1, 3, 34, 100),
         {"kernel_shape": (9, 14), "strides": (4, 3), "pads": (4, 7, 5, 9), "ceil_mode": True},
     ),
+    "volumes": (
+        "max_pool",
+        (2, 3, 5, 14, 24),
+        {"kernel_shape": (3, 5, 9), "strides": (2, 1, 1), "pads": (1, 2, 4, 1, 2, 4)},
+    ),
     "volumes of sums, strided": (
         "average_pool",
         (2, 3, 4, 15, 32),
@@ -488,8 +493,8 @@ def of_every_magnitude(rng: np.random.Generator, dtype: str, shape: tuple[int, .
 def sums_of_every_magnitude() -> Iterator[Configuration]:
     """Averages and norms of such numbers by the kernels that make sums again."""
     rng = np.random.default_rng(0)
-    chosen = product(strategies.FLOATS, (None, 1, 2, 3), SEPARABLE)
-    for (dtype, p, kernel), way in zip(chosen, cycle(("planes", "strided", "volumes"))):
+    ways = product(strategies.FLOATS, (None, 1, 2, 3), SEPARABLE, ("planes", "strided", "volumes"))
+    for dtype, p, kernel, way in ways:
         shape = (*rng.integers(1, 4, 2), rng.integers(1, 14), 2 * rng.integers(2, 16))
         x = of_every_magnitude(rng, dtype, tuple(map(int, shape)))
         window = rng.integers(1, np.minimum(shape[2:], (6, 9)) + 1).tolist()
