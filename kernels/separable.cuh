@@ -201,17 +201,6 @@ struct Tile {
     __device__ Stored stored_row() const { return stored(tiles.row_stride, top); }
     __device__ int apart() const { return Strided ? tiles.row_stride.divisor : 1; }
 
-    // Where an output lies in y, and from one to that below it.
-    __device__ int position(int plane, int row, int column) const {
-        const int image = ChannelsLast ? w.channels.quotient(plane) : plane;
-        const int pixel = (image * outer().out.divisor + row) * inner().out.divisor + column;
-        if (!ChannelsLast) return pixel;
-        return (pixel - image) * w.channels.divisor + plane;
-    }
-    __device__ int row_step() const {
-        return inner().out.divisor * (ChannelsLast ? w.channels.divisor : 1);
-    }
-
     // Taps along one axis from `begin` on and before `end`; none are a number below 1.
     __device__ static int between(int begin, int end, const Axis<int>& axis, int output) {
         int first = output - axis.pad_begin;

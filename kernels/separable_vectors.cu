@@ -20,7 +20,7 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
     using typename Base::Out;
     using typename Base::T;
     using Base::first_plane, Base::inner, Base::left, Base::merged, Base::op, Base::outer, Base::pitch;
-    using Base::reduced, Base::row_step, Base::tiles, Base::top;
+    using Base::reduced, Base::tiles, Base::top, Base::w;
     using typename Base::Slices;
     using Sums = Pack<Accumulator, Vector>;
     using Taps = Pack<typename Held<Op>::Tap, Vector>;
@@ -214,9 +214,16 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
     __device__ int rows_of(int p) const {
         return least(Base::rows_below(p, seat.c, seat.row), seat.end - seat.row);
     }
-    // Position in y of the first of them.
+    // Position in y of the first of them, and from one to the next.
     __device__ int position(int p) const {
-        return Base::position(first_plane + p, top + seat.row, left + seat.c);
+        const int plane = first_plane + p, image = ChannelsLast ? w.channels.quotient(plane) : plane;
+        const int row = image * outer().out.divisor + top + seat.row;
+        const int pixel = row * inner().out.divisor + left + seat.c;
+        if (!ChannelsLast) return pixel;
+        return (pixel - image) * w.channels.divisor + plane;
+    }
+    __device__ int row_step() const {
+        return inner().out.divisor * (ChannelsLast ? w.channels.divisor : 1);
     }
 
     __device__ void store_columns(const T*, Out* y, int again) {
