@@ -277,16 +277,22 @@ struct Tile {
     }
 
     // Windows of a width that is the sum of powers of two: each part reduces Length taps, and of the
-    // window's taps Done are reduced.
+    // window's taps Done are reduced. Where the sum has more than two, what may be merged twice takes
+    // two of the longest parts, which overlap.
+    static constexpr int lower = Width & (Width - 1);
+    static constexpr bool overlaps = Op::repeats && (lower & (lower - 1));
     template <int Length, int Done, int Parts>
     __device__ void add_parts(Accumulator (&window)[chunk], Accumulator (&part)[Parts]) const {
-        constexpr bool adds = Width & Length;
+        constexpr bool longest = 2 * Length > Width, adds = overlaps ? longest : Width & Length;
         if constexpr (adds) {
+            constexpr int next = overlaps ? Width - Length : Done;
 #pragma unroll
-            for (int i = 0; i < chunk; ++i)
-                window[i] = Done ? merged.merge(window[i], part[i + Done]) : part[i];
+            for (int i = 0; i < chunk; ++i) {
+                if (overlaps) window[i] = merged.merge(part[i], part[i + next]);
+                else window[i] = Done ? merged.merge(window[i], part[i + next]) : part[i];
+            }
         }
-        if constexpr (2 * Length <= Width) {
+        if constexpr (!longest) {
 #pragma unroll
             for (int i = 0; i < Parts - Length; ++i) part[i] = merged.merge(part[i], part[i + Length]);
             add_parts<2 * Length, Done + (adds ? Length : 0)>(window, part);

@@ -74,11 +74,14 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
     __device__ bool taken() const { return ChannelsLast ? seat.c < tiles.span : seat.p < tiles.planes; }
 
     __device__ Sums get(const Accumulator* from) const {
-        if constexpr (!ChannelsLast) return *reinterpret_cast<const Sums*>(from);
-        Sums sums;
+        if constexpr (ChannelsLast) {
+            Sums sums;
 #pragma unroll
-        for (int v = 0; v < Vector; ++v) sums.element[v] = from[seat.places[v]];
-        return sums;
+            for (int v = 0; v < Vector; ++v) sums.element[v] = from[seat.places[v]];
+            return sums;
+        } else {
+            return *reinterpret_cast<const Sums*>(from);
+        }
     }
     __device__ void put(Accumulator* to, const Sums& sums) const {
         if constexpr (ChannelsLast) {
@@ -177,7 +180,7 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
 #pragma unroll
             for (int t = flight - 1; t >= 0; --t) {
                 take(a, columns, row + t, tap[t]);
-                if (row + t < last && (flight == 1 || run <= row + t)) put(to + t * pitch, a);
+                if (row + t < last && (t > 0 || flight == 1 || run <= row)) put(to + t * pitch, a);
             }
         }
     }
@@ -193,7 +196,7 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
             for (int t = 0; t < flight; ++t) {
                 to += pitch;
                 take(a, columns, row + t, tap[t]);
-                if (flight == 1 || row + t < end) put(to, merge(get(to), a));
+                if (t == 0 || row + t < end) put(to, merge(get(to), a));
             }
         }
     }
@@ -204,7 +207,8 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
         Accumulator* to = reduced + seat.place + seat.row * pitch;
 #pragma unroll 1
         for (int row = seat.row; row < seat.end; row += kernel, to += kernel * pitch) {
-            const int run = here.top + row, next = run + kernel, last = least(next, here.top + tiles.rows);
+            const int run = pinned(here.top + row), next = run + kernel;
+            const int last = pinned(least(next, here.top + tiles.rows));
             begin_windows(here, to, run, last, next);
             end_windows(here, to, next, last + kernel - 1);
         }
@@ -230,10 +234,11 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
         if constexpr (Strided) store_strided(y, again);
         else if (!taken()) return;
         else if constexpr (Op::pairs) store_twins(y);
-        else store_one(y, again);
+        else if (!Op::exact && again) store_all_again(y);
+        else store_one(y);
     }
 
-    __device__ void store_one(Out* y, int again) {
+    __device__ void store_one(Out* y) {
         const int plane = first_plane + seat.p, slices = Op::counts ? Base::counted_slices(plane) : 1;
         float along[Vector];  // kept: counting again costs more
 #pragma unroll
@@ -244,15 +249,6 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
 #pragma unroll 1
         for (const int end = row + rows_of(seat.p); row < end; ++row, from += pitch, n += row_step()) {
             const float above = Op::counts ? Base::counted(outer(), row) : 1;
-            if (!Op::exact && pinned(again)) {
-#pragma unroll 1
-                for (int v = 0; v < Vector; ++v) {
-                    const Member at = element(v);
-                    const Accumulator sum = from[at.place - seat.place];
-                    store_again(y[n + v], sum, first_plane + at.p, row, left + at.c);
-                }
-                continue;
-            }
             const Sums totals = get(from);
             Pack<Out, Vector> results;
 #pragma unroll
@@ -270,7 +266,20 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
         return Count(float(along) * Base::counted(outer(), row));
     }
 
-    // The result of a sum that was made again, if it is certain now.
+    // The results of sums that were made again, those that are certain now.
+    __device__ void store_all_again(Out* y) const {
+        const Accumulator* from = reduced + seat.place + seat.row * pitch;
+        int n = position(seat.p), row = top + seat.row;
+#pragma unroll 1
+        for (const int end = row + rows_of(seat.p); row < end; ++row, from += pitch, n += row_step()) {
+#pragma unroll 1
+            for (int v = 0; v < Vector; ++v) {
+                const Member at = element(v);
+                const Accumulator sum = from[at.place - seat.place];
+                store_again(y[n + v], sum, first_plane + at.p, row, left + at.c);
+            }
+        }
+    }
     __device__ void store_again(Out& to, Accumulator sum, int plane, int row, int column) const {
         if constexpr (!Op::exact) {
             const Accumulator limit = Base::limit(plane, row, column);
