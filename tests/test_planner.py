@@ -571,7 +571,8 @@ def test_the_walk_is_chosen_where_it_costs_less() -> None:
 
     large = (4, 64, 512, 512)
     assert chosen(large, "float32", 5, 2) == chosen(large, "float16", 9) == "rows"
-    assert chosen(large, "float32", 7, 3) == chosen(large, "int8", 13, 6) == "separable_vectors"
+    assert chosen(large, "float32", 7, 3) == chosen(large, "float32", 9, 4) == "separable_vectors"
+    assert chosen(large, "int8", 13, 6) == "separable_vectors"
     assert chosen(large, "float32", 10) == chosen(large, "int8", 10) == "separable"
     assert chosen(large, "float16", 15) == chosen(large, "float32", 63) == "separable_vectors"
     assert chosen((64, 64, 20001), "float32", 243) == "window"  # two outputs for each tile
