@@ -597,12 +597,17 @@ def virtual_array(shape: Sequence[int], dtype: np.typing.DTypeLike) -> np.ndarra
 
 
 def sentinel_array(
-    shape: Sequence[int], dtype: np.typing.DTypeLike, sentinel: int
+    shape: Sequence[int], dtype: np.typing.DTypeLike, sentinel: int, guard: int = 0
 ) -> np.ndarray[Any, Any]:
-    """An array of which every byte is the sentinel, to be an output."""
-    array = np.empty(shape, dtype)
-    array.reshape(-1).view(np.uint8)[...] = sentinel
-    return array
+    """An array of which every byte is the sentinel, to be an output.
+
+    Within `guard` bytes of it lies no other array. The checked build then sees that an access is
+    astray; else it may hit this array, and pass for a read of it.
+    """
+    size = int(np.prod(shape, dtype=object)) * np.dtype(dtype).itemsize
+    memory = np.empty(guard + size + guard, np.uint8)[guard : guard + size]
+    memory[...] = sentinel
+    return memory.view(dtype).reshape(shape)
 
 
 def unwritten(results: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:

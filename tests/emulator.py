@@ -44,6 +44,9 @@ PLANNER = [planner, *(getattr(planner, module.name) for module in iter_modules(p
 WIDE = {"INT32_MAX": 0}
 """Constants of gpupool.planner under which every index is 64 bits wide."""
 
+GUARD = 2**14
+"""Bytes around an output of the checked build that belong to no array."""
+
 _settings: dict[str, Any] = {
     "schedule": FORWARD,
     "sentinel": 0xA5,
@@ -131,7 +134,8 @@ def identity(launches: Iterable[Launch]) -> tuple[Any, ...]:
 
 
 def empty(output: Output, _like: Array) -> Array:
-    return sentinel_array(output.shape, output.dtype, _settings["sentinel"])
+    guard = GUARD if _build() == "checked" else 0  # ASan guards what malloc returns by itself
+    return sentinel_array(output.shape, output.dtype, _settings["sentinel"], guard)
 
 
 def run(

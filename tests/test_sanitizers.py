@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from gpupool import planner
 from gpupool.jit import kernel_folder
 from gpupool.opset import OPERATORS
-from gpupool.problem import resolve
+from gpupool.problem import Output, resolve
 from tests import emulator
 from tests.combinations import combinations
 from tests.conftest import emulator_backend
@@ -397,6 +398,15 @@ def test_planted_bugs_are_found(name, tmp_path):
         for results in wrong
         for one, other in zip(results, right, strict=True)
     )
+
+
+def test_an_access_astray_hits_no_output():
+    with emulator.settings(build="checked"):
+        outputs = [emulator.empty(Output("Y", (3,), "float32"), floats(3)) for _ in range(500)]
+    bounds = sorted(np.lib.array_utils.byte_bounds(y) for y in outputs)
+    gaps = [after[0] - before[1] for before, after in pairwise(bounds)]
+    assert min(gaps) >= emulator.GUARD
+    assert all(y.flags.aligned and (y.view(np.uint32) == 0xA5A5A5A5).all() for y in outputs)
 
 
 def settled(call: Callable[[], Any], kernel: str, **settings: Any) -> Any:
