@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
+from itertools import product
+from math import gcd, prod
 from operator import itemgetter
 
 from gpupool.planner.geometry import Geometry
@@ -124,16 +125,19 @@ def _serves(problem: PoolProblem, geometry: Geometry) -> bool:
     return not by_powers(problem) and not (integers and geometry.taps > MOST_INTEGER_TAPS)
 
 
-def _forms(problem: PoolProblem, geometry: Geometry, alignment: int) -> list[_Form]:
-    """Return the forms with the widest vectors that fit, by rows of a warp and parts of one."""
-    inner, vector = geometry.dims[-1].axis, _vector(problem, geometry, alignment)
-    if vector < 2:
-        return []
-    whole = problem.channels_last and problem.channels % vector == 0  # vectors of a pixel
-    shift = 0 if whole else -inner.pad_begin % vector
-    chunk = CHUNK[accumulator(problem).itemsize]
-    forms = (_Form(lanes, vector, shift, chunk) for lanes in (WARP, WARP // 2, WARP // 4))
-    return [form for form in forms if form.usable >= shift + inner.kernel - 1 + vector]
+def _forms(problem: PoolProblem, geometry: Geometry, alignment: int) -> Iterator[_Form]:
+    """Return the forms with the widest vectors that fit, by rows of a warp and parts of one.
+
+    Channels last also with vectors of a pixel: of its channels a tile may take a part.
+    """
+    inner, widest = geometry.dims[-1].axis, _vector(problem, geometry, alignment)
+    of_pixel = gcd(problem.channels, widest) if problem.channels_last else widest
+    for vector, lanes in product({widest, of_pixel} - {1}, (WARP, WARP // 2, WARP // 4)):
+        whole = problem.channels_last and vector == of_pixel
+        shift = 0 if whole else -inner.pad_begin % vector
+        form = _Form(lanes, vector, shift, CHUNK[accumulator(problem).itemsize])
+        if form.usable >= shift + inner.kernel - 1 + vector:
+            yield form
 
 
 def _vector(problem: PoolProblem, geometry: Geometry, alignment: int) -> int:
