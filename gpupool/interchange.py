@@ -125,7 +125,9 @@ class Torch:
         return not (problem.channels_last or counts) and memory_format(x) is not contiguous
 
     def untraced(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function as Dynamo runs it."""
+        """Return the function as Dynamo runs it, which takes a second to import."""
+        if "torch._dynamo" not in sys.modules:  # then nothing has been compiled
+            return function
         hidden: Callable[..., Any] = sys.modules["torch"].compiler.disable(function)
         return hidden
 

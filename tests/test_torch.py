@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -312,6 +314,16 @@ def test_the_graph_breaks_before_the_plans_of_other_calls():
     reasons = torch._dynamo.explain(lambda x: max_pool(x * 2, 3))(x).break_reasons
     assert reasons
     assert not [broken for broken in reasons if "disable" not in broken.reason]
+
+
+def test_a_tensor_alone_does_not_import_the_compiler():
+    code = (
+        "import sys, torch, gpupool\n"
+        "gpupool.max_pool(torch.zeros(1, 1, 4, 4), 2)\n"
+        "print('torch._dynamo' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
 
 
 def test_a_full_graph_is_refused_with_the_way_out():
