@@ -1,5 +1,6 @@
 // Large overlapping windows as in separable.cu, columns and rows in one launch, by vectors of Vector
-// columns. Shift more columns are read in front of the first window, so that they begin on a vector.
+// columns. Shift more columns are read in front of the first window, so that they begin on a vector;
+// Load of them are read and stored at once, as many as rows are aligned for.
 // No tap is a pow. Channels last a vector holds neighbouring channels of a pixel, or of a few where they
 // do not fill it, such as RGB; in shared memory each channel of a tile has columns of its own.
 //
@@ -12,7 +13,7 @@
 // Partial results in 16 bytes.
 template <class Op> constexpr int unit = 16 / sizeof(typename Held<Op>::Type::Accumulator);
 
-template <class Op, int Axes, int Width, int Lanes, int Vector, int Shift, bool Strided,
+template <class Op, int Axes, int Width, int Lanes, int Vector, int Load, int Shift, bool Strided,
           bool ChannelsLast>
 struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, ChannelsLast> {
     using Base = Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, ChannelsLast>;
@@ -27,6 +28,12 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
     // No quotient of integers by so few needs a double to be rounded to one.
     using Count = Few<Element<T>::integer ? 32767 : 65536>;
     static constexpr int flight = Op::exact && Axes == 2 ? 2 : 1;
+
+    // A vector's elements in memory, by those that are read at once.
+    static constexpr int bytes = Load * sizeof(T), words = bytes < 4 ? 1 : bytes / 4;
+    struct Elements {
+        unsigned part[Vector / Load][words];
+    };
 
     // What a thread takes: columns from c of plane p, or what lies behind the planes.
     struct Seat {
@@ -71,6 +78,10 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
         if constexpr (!ChannelsLast) return {seat.p, seat.c + v, seat.place + v};
         return member(tiles, seat.c * tiles.neighbours.divisor + seat.p + v);
     }
+    // Elements in so many columns, from the seat's first one on.
+    __device__ int behind(int columns) const {
+        return ChannelsLast ? columns * tiles.neighbours.divisor - seat.p : columns;
+    }
     __device__ bool taken() const { return ChannelsLast ? seat.c < tiles.span : seat.p < tiles.planes; }
 
     __device__ Sums get(const Accumulator* from) const {
@@ -113,6 +124,7 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
     struct Columns {
         Slices from, twin;
         int step, top, rows;
+        int count;  // from the first of them to the end of the row
 
         __device__ bool has(int row) const { return within(row, rows); }
     };
@@ -126,23 +138,37 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
         x += position * inner().step;
         const Slices from = Base::slices_of(x, plane);
         const Slices twin = Op::pairs && twins ? Base::slices_of(x, plane + tiles.planes) : from;
-        return {from, twin, outer().step, top - outer().pad_begin, rows};
+        return {from, twin, outer().step, top - outer().pad_begin, rows, behind(inner().size - position)};
     }
 
+    // Reads `count` elements, and padding behind them.
+    __device__ Elements load(const T* from, int count) const {
+        Elements elements;
+#pragma unroll
+        for (int v = 0; v < Vector; v += Load) {
+            unsigned(&word)[words] = elements.part[v / Load];
+            if constexpr (Load == Vector) {
+                load_words<bytes>(from, word);
+            } else {
+#pragma unroll
+                for (int i = 0; i < words; ++i) word[i] = repeated(op.padding(), i);
+                load_words_where<bytes>(v < count, from + v, word);
+            }
+        }
+        return elements;
+    }
     __device__ Taps read(const Columns& columns, int row, int slice = 0) const {
-        constexpr int bytes = Vector * sizeof(T), words = bytes < 4 ? 1 : bytes / 4;
         const int offset = row * columns.step;
-        unsigned word[words];
-        load_words<bytes>(columns.from.at(slice) + offset, word);
+        const Elements own = load(columns.from.at(slice) + offset, columns.count);
         Taps taps;
         if constexpr (Op::pairs) {
-            unsigned twin[words];
-            load_words<bytes>(columns.twin.at(slice) + offset, twin);
+            const Elements twin = load(columns.twin.at(slice) + offset, columns.count);
 #pragma unroll
-            for (int v = 0; v < Vector; ++v) taps.element[v] = Halves<T>::beside(word, twin, v);
+            for (int v = 0; v < Vector; ++v)
+                taps.element[v] = Halves<T>::beside(own.part[v / Load], twin.part[v / Load], v % Load);
         } else {
 #pragma unroll
-            for (int v = 0; v < Vector; ++v) taps.element[v] = Words<T>::value(word, v);
+            for (int v = 0; v < Vector; ++v) taps.element[v] = Words<T>::value(own.part[v / Load], v % Load);
         }
         return taps;
     }
@@ -230,6 +256,11 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
         return inner().out.divisor * (ChannelsLast ? w.channels.divisor : 1);
     }
 
+    // From the seat's first output to the end of the row.
+    __device__ int outputs() const {
+        return Load == Vector ? Vector : behind(inner().out.divisor - left - seat.c);
+    }
+
     __device__ void store_columns(const T*, Out* y, int again) {
         if constexpr (Strided) store_strided(y, again);
         else if (!taken()) return;
@@ -240,6 +271,7 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
 
     __device__ void store_one(Out* y) {
         const int plane = first_plane + seat.p, slices = Op::counts ? Base::counted_slices(plane) : 1;
+        const int count = outputs();
         float along[Vector];  // kept: counting again costs more
 #pragma unroll
         for (int v = 0; v < Vector; ++v)
@@ -254,9 +286,9 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
 #pragma unroll
             for (int v = 0; v < Vector; ++v) {
                 results.element[v] = op.finish(totals.element[v], Count(along[v] * above));
-                merged.watch(totals.element[v]);
+                if (v < count) merged.watch(totals.element[v]);
             }
-            *reinterpret_cast<Pack<Out, Vector>*>(y + n) = results;
+            store_parts(results, y + n, count);
         }
     }
 
@@ -273,7 +305,7 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
 #pragma unroll 1
         for (const int end = row + rows_of(seat.p); row < end; ++row, from += pitch, n += row_step()) {
 #pragma unroll 1
-            for (int v = 0; v < Vector; ++v) {
+            for (int v = 0; v < least(outputs(), Vector); ++v) {
                 const Member at = element(v);
                 const Accumulator sum = from[at.place - seat.place];
                 store_again(y[n + v], sum, first_plane + at.p, row, left + at.c);
@@ -322,26 +354,44 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
         }
     }
 
-    // One half of Vector words.
-    __device__ static void store_halves(const Sums& words, bool high, T* y) {
-        Pack<unsigned, Vector / 2> pairs;
+    // `count` results, or one half of as many words.
+    __device__ static void store_parts(const Pack<Out, Vector>& results, Out* y, int count) {
 #pragma unroll
-        for (int i = 0; i < Vector / 2; ++i)
-            pairs.element[i] =
-                __byte_perm(words.element[2 * i], words.element[2 * i + 1], high ? 0x7632 : 0x5410);
-        Halves<T>::store(pairs, y);
+        for (int v = 0; v < Vector; v += Load) {
+            Pack<Out, Load> part;
+#pragma unroll
+            for (int i = 0; i < Load; ++i) part.element[i] = results.element[v + i];
+            if (v < count) *reinterpret_cast<Pack<Out, Load>*>(y + v) = part;
+        }
+    }
+    __device__ static void store_halves(const Sums& words, bool high, T* y, int count) {
+#pragma unroll
+        for (int v = 0; v < Vector; v += Load) {
+            if (v >= count) continue;
+            if constexpr (Load == 1) {
+                y[v] = Halves<T>::element(words.element[v], high);
+            } else {
+                Pack<unsigned, Load / 2> pairs;
+#pragma unroll
+                for (int i = 0; i < Load; i += 2)
+                    pairs.element[i / 2] = __byte_perm(words.element[v + i], words.element[v + i + 1],
+                                                       high ? 0x7632 : 0x5410);
+                Halves<T>::store(pairs, y + v);
+            }
+        }
     }
 
     __device__ void store_twins(T* y) const {
         const int twin = seat.p + tiles.planes, rows = rows_of(seat.p), both = rows_of(twin);
         const int begin = position(seat.p), twins = position(twin) - begin;
+        const int count = outputs();
         T* to = y + begin;
         Accumulator* from = reduced + seat.place + seat.row * pitch;
 #pragma unroll 1
         for (int r = 0; r < rows; ++r, from += pitch, to += row_step()) {
             const Sums words = get(from);
-            store_halves(words, false, to);
-            if (both > 0) store_halves(words, true, to + twins);
+            store_halves(words, false, to, count);
+            if (both > 0) store_halves(words, true, to + twins, count);
         }
     }
 };
@@ -349,12 +399,12 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
 // Blocks for whose threads there are registers.
 template <class Op> constexpr int blocks = unit<Op> == 2 && Op::powers > 0 ? 2 : 3;
 
-template <class Op, int Axes, int Width, int Lanes, int Vector, int Shift, bool Strided,
+template <class Op, int Axes, int Width, int Lanes, int Vector, int Load, int Shift, bool Strided,
           bool ChannelsLast>
 __global__ void __launch_bounds__(256, blocks<Op>)
 separable_vectors(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
                   const __grid_constant__ Tiles tiles, const __grid_constant__ Window<Axes, int> w) {
     static_assert(!(Strided && ChannelsLast), "results apart from each other are stored channels first");
-    Vectors<Op, Axes, Width, Lanes, Vector, Shift, Strided, ChannelsLast> tile(w, tiles);
+    Vectors<Op, Axes, Width, Lanes, Vector, Load, Shift, Strided, ChannelsLast> tile(w, tiles);
     reduce_tile<Width>(tile, x, y);
 }

@@ -158,7 +158,8 @@ PLANE = (2**16, 224, 56, 14)
 """The size of each of so many axes."""
 
 NARROW = (7, 11)
-"""Windows whose rows take separable_vectors.cu the most registers: narrower than a lane's chunk."""
+"""Windows whose rows take separable_vectors.cu the most registers: narrower than a lane's chunk. Of
+odd rows it reads the elements one by one."""
 
 GLOBAL: tuple[Sizes, ...] = ((7, 7), (56, 56))
 """Planes that global operators reduce."""
@@ -172,8 +173,8 @@ def network_plans() -> Iterator[Plan]:
         for problem in _pools(among, CHANNELS, kernel, strides, spatial, pads):
             yield _plan(problem)
             yield _plan(problem, "specialised")
-    for width in NARROW:
-        for problem in _pools(among, CHANNELS, [width] * 2, [1, 1], (PLANE[1],) * 2, width // 2):
+    for width, size in product(NARROW, (PLANE[1], PLANE[1] - 1)):
+        for problem in _pools(among, CHANNELS, [width] * 2, [1, 1], (size,) * 2, width // 2):
             if (vectors := _plan(problem, "separable_vectors")).kernel == "separable_vectors":
                 yield vectors
     for spatial in GLOBAL:

@@ -437,7 +437,7 @@ def test_plan_asks_for_one_kernel(kernel):
 
 def test_plan_gives_rows_also_where_others_are_cheaper():
     large = {"shape": (4, 64, 512, 512), "dtype": "float32", "kernel_shape": 10}
-    assert gpupool.plan("max", **large).plan.kernel == "separable"
+    assert gpupool.plan("max", **large).plan.kernel == "separable_vectors"
     assert gpupool.plan("max", **large, kernel="rows").plan.kernel == "rows"
 
 
@@ -519,7 +519,7 @@ def test_windows_that_overlap_at_greater_strides_are_walked_too() -> None:
     assert chosen("max", "float32", large, 11, 2) == "separable_vectors"
     assert chosen("average", "float32", large, 9, 3) == "separable_vectors"
     assert chosen("average", "uint8", large, 31, 8) == "separable_vectors"
-    assert chosen("lp", "float64", (4, 32, 511, 511), 31, 2, p=3) == "separable"
+    assert chosen("lp", "float64", (4, 32, 511, 511), 31, 2, p=3) == "separable_vectors"
     assert chosen("max", "float32", large, 31, 31) == "plane"  # nothing to share
 
 
@@ -573,9 +573,11 @@ def test_the_walk_is_chosen_where_it_costs_less() -> None:
     assert chosen(large, "float32", 5, 2) == chosen(large, "float16", 9) == "rows"
     assert chosen(large, "float32", 7, 3) == chosen(large, "float32", 9, 4) == "separable_vectors"
     assert chosen(large, "int8", 13, 6) == "separable_vectors"
-    assert chosen(large, "float32", 10) == chosen(large, "int8", 10) == "separable"
+    assert chosen(large, "float32", 10) == chosen(large, "int8", 10) == "separable_vectors"
     assert chosen(large, "float16", 15) == chosen(large, "float32", 63) == "separable_vectors"
-    assert chosen((64, 64, 20001), "float32", 243) == "window"  # two outputs for each tile
+    rows = (64, 64, 20001)
+    assert chosen(rows, "float32", 243) == "separable_vectors"
+    assert chosen(rows, "float32", 380) == "window"  # wider than a tile
 
 
 @pytest.mark.parametrize("op", ["max", "average"])
@@ -635,7 +637,7 @@ def test_a_tile_of_separable_fits_in_shared_memory(kernel_shape: tuple[int, int]
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "uint8"])
 def test_channels_last_a_tile_of_vectors_holds_whole_vectors(dtype: str) -> None:
     """Channels of one pixel or, where they do not fill any, all channels of several."""
-    sizes = product((1, 3, 4, 6, 20, 64, 66), (5, 13, 31), (2, 4), (64, 300))
+    sizes = product((1, 3, 4, 6, 20, 64, 66), (5, 13, 31), (2, 4), (64, 301))
     for channels, kernel, pad, size in sizes:
         pads = pad, pad, pad, (kernel - 1 - pad) % 4
         problem = resolve(
@@ -649,7 +651,8 @@ def test_channels_last_a_tile_of_vectors_holds_whole_vectors(dtype: str) -> None
         (launch,) = plan(problem, kernel="separable_vectors").launches
         assert (launch.source, launch.template[-1]) == ("separable_vectors.cu", "true")
         tiles, held = launch.scalars[0], 8 if dtype == "float64" else 4
-        width, lanes, vector, shift = map(int, launch.template[2:6])
+        width, lanes, vector, load, shift = map(int, launch.template[2:7])
+        assert vector % load == size * channels % load == 0
         chunk, planes = separable_vectors.CHUNK[held], tiles["planes"]
         if channels % vector == 0:
             assert planes % vector == shift == 0
@@ -665,12 +668,13 @@ def test_channels_last_a_tile_of_vectors_holds_whole_vectors(dtype: str) -> None
 @pytest.mark.parametrize("kernel_shape", [(13, 13), (60, 5), (3, 100)])
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "uint8"])
 def test_a_tile_of_vectors_fits_in_shared_memory(dtype: str, kernel_shape: tuple[int, int]) -> None:
-    for shape, pad in product([(1, 1, 700, 704), (8, 512, 70, 120)], (4, 5, 6, 7)):
+    for shape, pad in product([(1, 1, 700, 703), (8, 512, 70, 120)], (4, 5, 6, 7)):
         pads = pad, pad, pad, (kernel_shape[1] - 1 - pad) % 4
         problem = resolve("max", shape, dtype, kernel_shape=kernel_shape, pads=pads)
         (launch,) = plan(problem, kernel="separable_vectors").launches
         tiles, held = launch.scalars[0], 8 if dtype == "float64" else 4
-        width, lanes, vector, shift = map(int, launch.template[2:6])
+        width, lanes, vector, load, shift = map(int, launch.template[2:7])
+        assert vector % load == shape[3] % load == 0
         chunk = separable_vectors.CHUNK[held]
         assert launch.source == "separable_vectors.cu"
         assert (pads[1] + shift) % vector == tiles["span"] % vector == tiles["width"] % vector == 0
@@ -691,12 +695,12 @@ def test_a_tile_of_vectors_fits_in_shared_memory(dtype: str, kernel_shape: tuple
         assert tiles["share"] % kernel_shape[0] == 0
 
 
-def test_vectors_serve_aligned_rows_where_no_tap_is_a_pow() -> None:
+def test_vectors_serve_where_no_tap_is_a_pow_and_are_read_as_rows_are_aligned() -> None:
     def chosen(op: str, dtype: str, size: int, alignment: int = 16, **more: Any) -> str:
         problem = resolve(op, (8, 64, 80, size), dtype, kernel_shape=15, **more)
         found = plan(problem, None, alignment).launches[0]
-        vector = found.template[4:5] if found.kernel == "separable_vectors" else ()
-        return ", ".join([found.kernel, *vector])
+        load = found.template[5:6] if found.kernel == "separable_vectors" else ()
+        return ", ".join([found.kernel, *load])
 
     assert chosen("max", "float32", 94) == "separable_vectors, 2"  # 80 outputs of a row of 94
     assert chosen("max", "float32", 96, pads=(0, 7, 0, 7)) == "separable_vectors, 4"
@@ -705,7 +709,8 @@ def test_vectors_serve_aligned_rows_where_no_tap_is_a_pow() -> None:
     for op, dtype in (("average", "uint8"), ("average", "bfloat16"), ("lp", "float64")):
         assert chosen(op, dtype, 94) == "separable_vectors, 2"
     assert chosen("lp", "float32", 94, p=2.5) == "separable"
-    assert chosen("max", "float32", 95) == chosen("max", "float32", 96, 4) == "separable"
+    for op, dtype in (("max", "float32"), ("max", "int8"), ("average", "float16")):
+        assert chosen(op, dtype, 95) == chosen(op, dtype, 96, 1) == "separable_vectors, 1"
     large = resolve("average", (1, 1, 400, 400), "uint8", kernel_shape=(182, 181), pads=90)
     assert plan(large, kernel="separable_vectors").kernel == "separable"  # a quotient in double
 

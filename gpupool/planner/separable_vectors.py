@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
 from math import gcd, prod
 from operator import itemgetter
 
@@ -54,6 +53,9 @@ STORE, STORE_ROOTS = {"max": 0, "average": 28}, {1: 4, 2: 28, 3: 80}
 RESULT = 14
 """And for one of results that are apart."""
 
+PART = 3
+"""More for each part but the first of a vector that is read in parts, of each plane."""
+
 SCATTER, SCATTER_WORDS = 8, 14
 """More for each row of a vector of channels, whose elements are apart in shared memory, and where
 its words hold two maxima."""
@@ -61,13 +63,15 @@ its words hold two maxima."""
 
 @dataclass(frozen=True)
 class _Form:
-    """What is compiled in: lanes that take a row, columns read at once, and those read in front.
+    """What is compiled in: lanes that take a row, columns of a thread, and of them at once.
 
-    ``shift`` more columns are read so that they begin on a vector; a lane takes ``chunk`` outputs.
+    ``shift`` more columns are read in front, so that they begin on a vector; a lane takes ``chunk``
+    outputs.
     """
 
     lanes: int
     vector: int
+    load: int
     shift: int
     chunk: int
 
@@ -126,36 +130,47 @@ def _serves(problem: PoolProblem, geometry: Geometry) -> bool:
 
 
 def _forms(problem: PoolProblem, geometry: Geometry, alignment: int) -> Iterator[_Form]:
-    """Return the forms with the widest vectors that fit, by rows of a warp and parts of one.
-
-    Channels last also with vectors of a pixel: of its channels a tile may take a part.
-    """
-    inner, widest = geometry.dims[-1].axis, _vector(problem, geometry, alignment)
-    of_pixel = gcd(problem.channels, widest) if problem.channels_last else widest
-    for vector, lanes in product({widest, of_pixel} - {1}, (WARP, WARP // 2, WARP // 4)):
-        whole = problem.channels_last and vector == of_pixel
+    """Return the forms that serve, by rows of a warp and parts of one."""
+    inner, held = geometry.dims[-1].axis, accumulator(problem).itemsize
+    for vector, load in _vectors(problem, geometry, VECTOR_BYTES // held, alignment):
+        whole = problem.channels_last and problem.channels % vector == 0  # vectors of a pixel
         shift = 0 if whole else -inner.pad_begin % vector
-        form = _Form(lanes, vector, shift, CHUNK[accumulator(problem).itemsize])
-        if form.usable >= shift + inner.kernel - 1 + vector:
-            yield form
+        for lanes in (WARP, WARP // 2, WARP // 4):
+            form = _Form(lanes, vector, load, shift, CHUNK[held])
+            if form.usable >= shift + inner.kernel - 1 + vector:
+                yield form
 
 
-def _vector(problem: PoolProblem, geometry: Geometry, alignment: int) -> int:
-    """Return how many columns, or channels of neighbouring ones, a thread reads at once."""
+def _vectors(
+    problem: PoolProblem, geometry: Geometry, most: int, alignment: int
+) -> Iterator[tuple[int, int]]:
+    """Return how many columns a thread may take, and how many of them it reads at once.
+
+    Channels last they are channels of neighbouring columns or, where they fill vectors, of one: of
+    such a pixel a tile may take a part.
+    """
+    load, inner = _aligned(problem, geometry, most, alignment), geometry.dims[-1].axis
+    while inner.kernel == 1 and inner.pad_begin % most:
+        most //= 2  # where rows are not reduced nothing moves what is read in front
+    of_pixel = gcd(problem.channels, most) if problem.channels_last else most
+    for vector in {most, of_pixel} - {1}:
+        if load:
+            yield vector, min(load, vector)
+
+
+def _aligned(problem: PoolProblem, geometry: Geometry, most: int, alignment: int) -> int:
+    """Return how many elements of a row are read and stored at once, or 0 where they are apart."""
     *outer, inner = geometry.dims
     last, apart = problem.channels_last, strided(geometry)
     pixel = problem.channels if last else 1
     if inner.step != pixel or (last and (geometry.channels.step != 1 or apart)):
-        return 1
+        return 0
     steps = [dim.step for dim in (geometry.batch, *outer)] + [geometry.channels.step] * (not last)
-    most = VECTOR_BYTES // accumulator(problem).itemsize
-    vector = vector_width(alignment, problem.dtype, most, inner.axis.size * pixel, *steps)
+    load = vector_width(alignment, problem.dtype, most, inner.axis.size * pixel, *steps)
     if not apart:  # else results are stored one by one
         row = inner.axis.out * pixel
-        vector = min(vector, vector_width(alignment, problem.out_dtype, most, row))
-    while inner.axis.kernel == 1 and inner.axis.pad_begin % vector:
-        vector //= 2  # where rows are not reduced nothing moves what is read in front
-    return vector
+        load = min(load, vector_width(alignment, problem.out_dtype, most, row))
+    return load
 
 
 def _tiles(problem: PoolProblem, geometry: Geometry, form: _Form) -> Iterator[_Tiles]:
@@ -241,7 +256,8 @@ def _cost(problem: PoolProblem, geometry: Geometry, tiles: _Tiles) -> float:
     shares = -(-tiles.rows // tiles.share(outer.kernel))
     reads = runs * outer.kernel + tiles.height
     lanes = _rounded(tiles.seats * shares, WARP) / shares
-    read = READ + merge * vector
+    parts = vector // tiles.form.load - 1
+    read = READ + merge * vector + PART * (parts << pairs(problem))
     if problem.channels_last:
         read += SCATTER_WORDS if pairs(problem) else SCATTER
     column = SEAT * shares + RUN * runs + reads * read * slices(geometry)
@@ -269,7 +285,7 @@ def _tiled_launch(problem: PoolProblem, geometry: Geometry, tiles: _Tiles) -> La
     form, (outer, inner) = tiles.form, (dim.axis for dim in geometry.dims[-2:])
     neighbours = tiles.planes if problem.channels_last else tiles.span // form.vector
     share = tiles.share(outer.kernel)
-    numbers = (len(geometry.dims), inner.kernel, form.lanes, form.vector, form.shift)
+    numbers = (len(geometry.dims), inner.kernel, form.lanes, form.vector, form.load, form.shift)
     struct = tiles.struct(geometry, tiles.seats, neighbours, share)
     flags = boolean(strided(geometry)), boolean(problem.channels_last)
     return Launch(
