@@ -410,6 +410,20 @@ def test_overlapping_windows_cost_no_more_at_stride_2_than_at_1(op: str, dtype: 
 
 
 @pytest.mark.usefixtures("tools")
+@pytest.mark.parametrize(
+    ("op", "dtype"), [("max", "float32"), ("max", "uint8"), ("average", "float32")]
+)
+def test_large_windows_cost_little_more_in_rows_that_no_vector_divides(op: str, dtype: str) -> None:
+    cost = {}
+    for size in (512, 511):
+        problem = resolve(op, (4, 32, 512, size), dtype, kernel_shape=13, pads=6)
+        (launch,) = (chosen := planner.plan(problem)).launches
+        assert launch.kernel == "separable_vectors"
+        cost[size] = static.analyse_launch(chosen, launch)["issued"] * prod(launch.grid)
+    assert cost[511] <= 1.4 * cost[512], cost
+
+
+@pytest.mark.usefixtures("tools")
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "float16"])
 @pytest.mark.parametrize("kernel", ["rows", "separable_vectors", "separable"])
 def test_pairs_merge_in_one_instruction_that_flushes_nothing(kernel: str, dtype: str) -> None:
