@@ -63,10 +63,10 @@ its words hold two maxima."""
 
 @dataclass(frozen=True)
 class _Form:
-    """What is compiled in: lanes that take a row, columns of a thread, and of them at once.
+    """What is compiled in: lanes that take a row, and columns that a thread takes.
 
-    ``shift`` more columns are read in front, so that they begin on a vector; a lane takes ``chunk``
-    outputs.
+    It reads ``load`` of them at once. ``shift`` more columns are read in front of the first window,
+    so that they begin on a vector; a lane takes ``chunk`` outputs.
     """
 
     lanes: int
@@ -150,12 +150,13 @@ def _vectors(
     such a pixel a tile may take a part.
     """
     load, inner = _aligned(problem, geometry, most, alignment), geometry.dims[-1].axis
+    if not load:
+        return
     while inner.kernel == 1 and inner.pad_begin % most:
         most //= 2  # where rows are not reduced nothing moves what is read in front
     of_pixel = gcd(problem.channels, most) if problem.channels_last else most
     for vector in {most, of_pixel} - {1}:
-        if load:
-            yield vector, min(load, vector)
+        yield vector, min(load, vector)
 
 
 def _aligned(problem: PoolProblem, geometry: Geometry, most: int, alignment: int) -> int:
