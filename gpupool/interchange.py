@@ -125,7 +125,7 @@ class Torch:
         return not (problem.channels_last or counts) and memory_format(x) is not contiguous
 
     def untraced(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function as Dynamo runs it, which takes a second to import."""
+        """Return the function as Dynamo runs it; without Dynamo, a second's import, as it is."""
         if "torch._dynamo" not in sys.modules:  # then nothing has been compiled
             return function
         hidden: Callable[..., Any] = sys.modules["torch"].compiler.disable(function)

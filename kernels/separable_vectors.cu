@@ -124,7 +124,7 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
     struct Columns {
         Slices from, twin;
         int step, top, rows;
-        int count;  // from the first of them to the end of the row
+        int remaining;  // in the row, from the first of them on
 
         __device__ bool has(int row) const { return within(row, rows); }
     };
@@ -141,8 +141,9 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
         return {from, twin, outer().step, top - outer().pad_begin, rows, behind(inner().size - position)};
     }
 
-    // Reads `count` elements, and padding behind them.
-    __device__ Elements load(const T* from, int count) const {
+    // Reads a vector of a row with so many elements remaining, whole parts, and padding behind them.
+    // A whole vector is all in the row.
+    __device__ Elements load(const T* from, int remaining) const {
         Elements elements;
 #pragma unroll
         for (int v = 0; v < Vector; v += Load) {
@@ -152,17 +153,17 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
             } else {
 #pragma unroll
                 for (int i = 0; i < words; ++i) word[i] = repeated(op.padding(), i);
-                load_words_where<bytes>(v < count, from + v, word);
+                load_words_where<bytes>(v < remaining, from + v, word);
             }
         }
         return elements;
     }
     __device__ Taps read(const Columns& columns, int row, int slice = 0) const {
         const int offset = row * columns.step;
-        const Elements own = load(columns.from.at(slice) + offset, columns.count);
+        const Elements own = load(columns.from.at(slice) + offset, columns.remaining);
         Taps taps;
         if constexpr (Op::pairs) {
-            const Elements twin = load(columns.twin.at(slice) + offset, columns.count);
+            const Elements twin = load(columns.twin.at(slice) + offset, columns.remaining);
 #pragma unroll
             for (int v = 0; v < Vector; ++v)
                 taps.element[v] = Halves<T>::beside(own.part[v / Load], twin.part[v / Load], v % Load);
@@ -256,9 +257,9 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
         return inner().out.divisor * (ChannelsLast ? w.channels.divisor : 1);
     }
 
-    // From the seat's first output to the end of the row.
-    __device__ int outputs() const {
-        return Load == Vector ? Vector : behind(inner().out.divisor - left - seat.c);
+    // Outputs of the seat's vector that are in the row: whole parts.
+    __device__ int in_row() const {
+        return Load == Vector ? Vector : least(behind(inner().out.divisor - left - seat.c), Vector);
     }
 
     __device__ void store_columns(const T*, Out* y, int again) {
@@ -271,7 +272,7 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
 
     __device__ void store_one(Out* y) {
         const int plane = first_plane + seat.p, slices = Op::counts ? Base::counted_slices(plane) : 1;
-        const int count = outputs();
+        const int many = in_row();
         float along[Vector];  // kept: counting again costs more
 #pragma unroll
         for (int v = 0; v < Vector; ++v)
@@ -286,9 +287,9 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
 #pragma unroll
             for (int v = 0; v < Vector; ++v) {
                 results.element[v] = op.finish(totals.element[v], Count(along[v] * above));
-                if (v < count) merged.watch(totals.element[v]);
+                if (v < many) merged.watch(totals.element[v]);
             }
-            store_parts(results, y + n, count);
+            store_parts(results, y + n, many);
         }
     }
 
@@ -300,12 +301,13 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
 
     // The results of sums that were made again, those that are certain now.
     __device__ void store_all_again(Out* y) const {
+        const int many = in_row();
         const Accumulator* from = reduced + seat.place + seat.row * pitch;
         int n = position(seat.p), row = top + seat.row;
 #pragma unroll 1
         for (const int end = row + rows_of(seat.p); row < end; ++row, from += pitch, n += row_step()) {
 #pragma unroll 1
-            for (int v = 0; v < least(outputs(), Vector); ++v) {
+            for (int v = 0; v < many; ++v) {
                 const Member at = element(v);
                 const Accumulator sum = from[at.place - seat.place];
                 store_again(y[n + v], sum, first_plane + at.p, row, left + at.c);
@@ -354,20 +356,22 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
         }
     }
 
-    // `count` results, or one half of as many words.
-    __device__ static void store_parts(const Pack<Out, Vector>& results, Out* y, int count) {
+    // So many results: whole parts.
+    __device__ static void store_parts(const Pack<Out, Vector>& results, Out* y, int many) {
 #pragma unroll
         for (int v = 0; v < Vector; v += Load) {
             Pack<Out, Load> part;
 #pragma unroll
             for (int i = 0; i < Load; ++i) part.element[i] = results.element[v + i];
-            if (v < count) *reinterpret_cast<Pack<Out, Load>*>(y + v) = part;
+            if (v < many) *reinterpret_cast<Pack<Out, Load>*>(y + v) = part;
         }
     }
-    __device__ static void store_halves(const Sums& words, bool high, T* y, int count) {
+
+    // One half of so many words.
+    __device__ static void store_halves(const Sums& words, bool high, T* y, int many) {
 #pragma unroll
         for (int v = 0; v < Vector; v += Load) {
-            if (v >= count) continue;
+            if (v >= many) continue;
             if constexpr (Load == 1) {
                 y[v] = Halves<T>::element(words.element[v], high);
             } else {
@@ -383,15 +387,14 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
 
     __device__ void store_twins(T* y) const {
         const int twin = seat.p + tiles.planes, rows = rows_of(seat.p), both = rows_of(twin);
-        const int begin = position(seat.p), twins = position(twin) - begin;
-        const int count = outputs();
+        const int begin = position(seat.p), twins = position(twin) - begin, many = in_row();
         T* to = y + begin;
         Accumulator* from = reduced + seat.place + seat.row * pitch;
 #pragma unroll 1
         for (int r = 0; r < rows; ++r, from += pitch, to += row_step()) {
             const Sums words = get(from);
-            store_halves(words, false, to, count);
-            if (both > 0) store_halves(words, true, to + twins, count);
+            store_halves(words, false, to, many);
+            if (both > 0) store_halves(words, true, to + twins, many);
         }
     }
 };

@@ -193,6 +193,10 @@ def pool(*shape: int, **arguments: Any) -> Callable[[], Any]:
     return lambda: emulator.max_pool(floats(*shape), **{"kernel_shape": 3} | arguments)
 
 
+def maxima_in_words() -> Any:
+    return emulator.max_pool(floats(1, 3, 9, 13, dtype=np.float16), 3, pads=1)
+
+
 def great_average() -> Any:
     x = floats(1, 1, 9, 40)
     x[..., 20:], x[..., :4] = 3e38, 1e-30
@@ -349,6 +353,22 @@ BUGS = {
     "slices past the volume": Planted(
         "separable.cuh", "valid(axis, at.slice), axis.step}", "axis.kernel, axis.step}", OUTSIDE,
         pool(1, 1, 5, 9, 12, pads=1), "vectors",
+    ),
+    "taps past an odd row": Planted(
+        "separable_vectors.cu", "load_words_where<bytes>(v < remaining, from + v, word);",
+        "load_words<bytes>(from + v, word);", OUTSIDE, pool(1, 1, 9, 13, pads=1), "vectors",
+    ),
+    "results past an odd row": Planted(
+        "separable_vectors.cu", "if (v < many) *reinterpret_cast", "*reinterpret_cast",
+        RACE + "global memory", pool(1, 1, 9, 13, pads=1), "vectors",
+    ),
+    "halves of words past an odd row": Planted(
+        "separable_vectors.cu", "if (v >= many) continue;", "", RACE + "global memory",
+        maxima_in_words, "vectors",
+    ),
+    "results again past an odd row": Planted(
+        "separable_vectors.cu", "v < many; ++v", "v < Vector; ++v", RACE + "global memory",
+        great_average, "vectors",
     ),
     "a maximum that is not atomic": Planted(
         "unpool.cu", "atomicMax(claims + to, static_cast<Index>(i));",

@@ -54,7 +54,8 @@ RESULT = 14
 """And for one of results that are apart."""
 
 PART = 3
-"""More for each part but the first of a vector that is read in parts, of each plane."""
+"""More for each further part of a vector that is read in parts, twice where words hold two maxima,
+of two planes."""
 
 SCATTER, SCATTER_WORDS = 8, 14
 """More for each row of a vector of channels, whose elements are apart in shared memory, and where
@@ -146,8 +147,8 @@ def _vectors(
 ) -> Iterator[tuple[int, int]]:
     """Return how many columns a thread may take, and how many of them it reads at once.
 
-    Channels last they are channels of neighbouring columns or, where they fill vectors, of one: of
-    such a pixel a tile may take a part.
+    Channels last, how many channels: of neighbouring pixels, or of one where its channels fill the
+    vectors. Of such a pixel a tile may take a part.
     """
     load, inner = _aligned(problem, geometry, most, alignment), geometry.dims[-1].axis
     if not load:
@@ -257,8 +258,8 @@ def _cost(problem: PoolProblem, geometry: Geometry, tiles: _Tiles) -> float:
     shares = -(-tiles.rows // tiles.share(outer.kernel))
     reads = runs * outer.kernel + tiles.height
     lanes = _rounded(tiles.seats * shares, WARP) / shares
-    parts = vector // tiles.form.load - 1
-    read = READ + merge * vector + PART * (parts << pairs(problem))
+    further = vector // tiles.form.load - 1
+    read = READ + merge * vector + PART * (further << pairs(problem))
     if problem.channels_last:
         read += SCATTER_WORDS if pairs(problem) else SCATTER
     column = SEAT * shares + RUN * runs + reads * read * slices(geometry)
