@@ -575,9 +575,9 @@ def test_the_walk_is_chosen_where_it_costs_less() -> None:
     assert chosen(large, "int8", 13, 6) == "separable_vectors"
     assert chosen(large, "float32", 10) == chosen(large, "int8", 10) == "separable_vectors"
     assert chosen(large, "float16", 15) == chosen(large, "float32", 63) == "separable_vectors"
-    rows = (64, 64, 20001)
-    assert chosen(rows, "float32", 243) == "separable_vectors"
-    assert chosen(rows, "float32", 380) == "window"  # wider than a tile
+    long = (64, 64, 20001)
+    assert chosen(long, "float32", 243) == "separable_vectors"
+    assert chosen(long, "float32", 380) == "window"  # wider than a tile
 
 
 @pytest.mark.parametrize("op", ["max", "average"])
@@ -637,7 +637,7 @@ def test_a_tile_of_separable_fits_in_shared_memory(kernel_shape: tuple[int, int]
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "uint8"])
 def test_channels_last_a_tile_of_vectors_holds_whole_vectors(dtype: str) -> None:
     """Channels of one pixel or, where they do not fill any, all channels of several."""
-    sizes = product((1, 3, 4, 6, 20, 64, 66), (5, 13, 31), (2, 4), (64, 301))
+    sizes = product((1, 3, 4, 6, 20, 64, 66), (5, 13, 31), (2, 4), (64, 300, 301))
     for channels, kernel, pad, size in sizes:
         pads = pad, pad, pad, (kernel - 1 - pad) % 4
         problem = resolve(
@@ -668,7 +668,8 @@ def test_channels_last_a_tile_of_vectors_holds_whole_vectors(dtype: str) -> None
 @pytest.mark.parametrize("kernel_shape", [(13, 13), (60, 5), (3, 100)])
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "uint8"])
 def test_a_tile_of_vectors_fits_in_shared_memory(dtype: str, kernel_shape: tuple[int, int]) -> None:
-    for shape, pad in product([(1, 1, 700, 703), (8, 512, 70, 120)], (4, 5, 6, 7)):
+    shapes = (1, 1, 700, 704), (1, 1, 700, 703), (8, 512, 70, 120)
+    for shape, pad in product(shapes, (4, 5, 6, 7)):
         pads = pad, pad, pad, (kernel_shape[1] - 1 - pad) % 4
         problem = resolve("max", shape, dtype, kernel_shape=kernel_shape, pads=pads)
         (launch,) = plan(problem, kernel="separable_vectors").launches
@@ -711,6 +712,7 @@ def test_vectors_serve_where_no_tap_is_a_pow_and_are_read_as_rows_are_aligned() 
     assert chosen("lp", "float32", 94, p=2.5) == "separable"
     for op, dtype in (("max", "float32"), ("max", "int8"), ("average", "float16")):
         assert chosen(op, dtype, 95) == chosen(op, dtype, 96, 1) == "separable_vectors, 1"
+    assert chosen("max", "float32", 96, 4) == "separable_vectors, 1"
     large = resolve("average", (1, 1, 400, 400), "uint8", kernel_shape=(182, 181), pads=90)
     assert plan(large, kernel="separable_vectors").kernel == "separable"  # a quotient in double
 
