@@ -12,7 +12,8 @@
 // lines under the tile, row by row in the order of taps; numbers are made of the codes at the end.
 //
 // What the plan proves costs no instruction: of a Row that one thread takes whole the padding is
-// left out, and where all is Inside, neither tiles nor windows over the edge, nothing is tested.
+// left out, and where neither tiles nor windows lie over the edge nothing is tested. Where windows
+// alone do, at the ends of a row, maxima read what is nearest to the edge in place of padding.
 // Counted cost in instructions per output: bench/results.
 #include "window.cuh"
 
@@ -22,8 +23,8 @@ struct Rows {
     int pixel_step;                            // elements from one pixel to the next, in x and y
 };
 
-// Where in a tile's row windows may count fewer taps for an average.
-enum Partial { nowhere, at_ends, anywhere };
+// Where in its row a tile may lie over the edge, or windows may count fewer taps for an average.
+enum Where { nowhere, at_ends, anywhere };
 
 // What lines are made of: taps lifted by the operator, for Indices the values alone.
 template <class Op> struct Lift { using Type = Op; };
@@ -31,7 +32,7 @@ template <class T, class Code, class Index> struct Lift<ArgMax<T, Code, Index>> 
     using Type = Max<T>;
 };
 
-template <class Op, class Kernel, class Stride, int Pad, int Row, bool Inside, Partial Where,
+template <class Op, class Kernel, class Stride, int Pad, int Row, Where Over, Where Partial,
           int Outputs, int Height, int Lanes, bool Packed, int Load, int Store>
 struct Block {
     using T = typename Op::Element;
@@ -60,6 +61,7 @@ struct Block {
     static constexpr int Right = Row || !Packed ? 0 : loaded(Span - Pad - Body);
     static constexpr bool pairs = Op::pairs && Load % 2 == 0;
     static constexpr int width = Packed ? Store : Lanes;  // elements of a store
+    static constexpr bool Inside = Over == nowhere;
 
     // Elements that one load takes in a halo: as many as divide it.
     __host__ __device__ static constexpr int unit(int elements) {
@@ -166,10 +168,31 @@ struct Block {
         return Axes > 2 ? slice * Stride::at(0) - w.axis[0].pad_begin : 0;
     }
 
-    // For a maximum the nearest row, which its windows read too, does for one in the padding.
+    // For a maximum the nearest row, which its windows read too, does for one in the padding, and
+    // the nearest vector of a row for a halo.
     static constexpr bool steps = Axes > 1, nearest = steps && !Inside && Op::repeats;
+    static constexpr bool clamps = Over == at_ends;
+    static_assert(!clamps || (Op::repeats && Packed && Lanes == 1 && !Row), "a maximum of rows");
     // All that a tile asks for is there.
-    static constexpr bool complete = Inside || (Row && (nearest || !steps));
+    static constexpr bool complete = Inside || ((Row || clamps) && (nearest || !steps));
+
+    // Where a row is read: its body, and the halos that are not beside it where they are clamped.
+    struct Parts {
+        const T *body, *left, *right;
+
+        __device__ Parts at(int offset) const { return {body + offset, left + offset, right + offset}; }
+    };
+    __device__ Parts parts() const {
+        Parts parts{x, x - Line::left, x + Line::body};
+        if constexpr (clamps && Left > 0) parts.left = pinned(x + nearest_pixel(-Left, Left));
+        if constexpr (clamps && Right > 0) parts.right = pinned(x + nearest_pixel(Body, Right));
+        return parts;
+    }
+    // Where so many pixels begin that are in the row, as near to `pixel` of the body as they may.
+    __device__ int nearest_pixel(int pixel, int many) const {
+        const int body = group * Outputs * S;
+        return most(least(body + pixel, size() - many), 0) - body;
+    }
 
     // Reads Count elements into words, or padding where they are not `readable`.
     template <int Count> struct Loaded {
@@ -202,16 +225,18 @@ struct Block {
         }
     }
 
-    __device__ void load_line(Line& line, const T* from, bool readable) const {
+    __device__ void load_line(Line& line, const Parts& parts, bool readable) const {
+        const T* from = parts.body;
         if constexpr (Packed) {
-            load_halo<0, Line::left>(line, from - Line::left, readable, -Left);
+            load_halo<0, Line::left>(line, clamps ? parts.left : from - Line::left, readable, -Left);
             int beyond = (size() - group * Outputs * S) * Lanes;
 #pragma unroll
             for (int b = 0; b < Line::body; b += Load) {
                 const Loaded<Load> loaded(merged, from + b, readable && b < beyond);
                 line.set(merged, Line::left + b, loaded.word, least(Load, Line::body - b));
             }
-            load_halo<Line::left + Line::body, Line::right>(line, from + Line::body, readable, Body);
+            load_halo<Line::left + Line::body, Line::right>(
+                line, clamps ? parts.right : from + Line::body, readable, Body);
         } else {
 #pragma unroll
             for (int i = 0; i < Span; ++i) {
@@ -224,52 +249,82 @@ struct Block {
     }
 
     // Hands the input rows of slice t of the window to every output row above them.
-    template <class Seen> __device__ void load_slice(Seen (&found)[Height], const T* from, int t) const {
+    template <class Seen> __device__ void load_slice(Seen& found, Parts from, int t) const {
         constexpr int rows = (Height - 1) * SR + KR;
         int row = first_row();
-        if constexpr (steps && !nearest) from += row * outer().step;
+        if constexpr (steps && !nearest) from.body += row * outer().step;
 #pragma unroll
         for (int i = 0; i < rows; ++i, ++row) {
             Line line;
-            const T* at = from;
-            if constexpr (nearest) at += most(least(row, outer().size - 1), 0) * outer().step;
+            Parts at = from;
+            if constexpr (nearest) at = from.at(most(least(row, outer().size - 1), 0) * outer().step);
             load_line(line, at, !steps || nearest || within(row, outer().size));
-            if constexpr (steps && !nearest) from += outer().step;
+            if constexpr (steps && !nearest) from.body += outer().step;
             take(found, line, t, i);
         }
     }
 
-    template <class Seen> __device__ void load(Seen (&found)[Height]) const {
+    template <class Seen> __device__ void load(Seen& found) const {
+        const Parts all = parts();
         if constexpr (Axes < 3) {
-            load_slice(found, x, 0);
+            load_slice(found, all, 0);
         } else {
 #pragma unroll 1
             for (int t = 0; t < Kernel::at(0); ++t) {
                 int position = first_slice() + t;
                 if (Inside || within(position, w.axis[0].size))
-                    load_slice(found, x + position * w.axis[0].step, t);
+                    load_slice(found, all.at(position * w.axis[0].step), t);
             }
         }
     }
 
-    // Columns: what was found of a row of outputs, merged downwards.
-    __device__ void start(Line (&columns)[Height]) const {
+    // Rows of outputs that take what their windows share merged once, and those of neighbours.
+    __host__ __device__ static constexpr int together(int kernel, int stride, int outputs) {
+        if (kernel > stride + 3) return least(outputs, (kernel - 1) / stride + 1);
+        return kernel > stride + 1 ? least(outputs, 2) : 1;
+    }
+
+    // What was found of rows of outputs, merged downwards. Of rows together, each has the lines above
+    // the next one's, then all below them down to the end of the first window; what lies behind that is
+    // merged once for all.
+    static constexpr int Together = Axes == 2 ? together(KR, SR, Height) : 1, behind = Height;
+    struct Columns {
+        Line row[Height + 1];
+    };
+    __device__ void start(Columns& columns) const {
         if constexpr (Axes > 2) {
 #pragma unroll
-            for (int r = 0; r < Height; ++r) columns[r].clear(merged);
+            for (int r = 0; r < Height; ++r) columns.row[r].clear(merged);
         }
     }
-    // Two rows of outputs share the lines under both: merged once, in the lower, where that saves any.
-    static constexpr bool shares = Axes == 2 && KR > SR + 1;
-    __device__ void take(Line (&columns)[Height], const Line& line, int, int i) const {
+    __device__ void take(Columns& columns, const Line& line, int, int i) const {
+        if constexpr (Together == 1) take_alone(columns, line, i);
+        else take_together(columns.row, line, i);
+    }
+    __device__ void take_alone(Columns& columns, const Line& line, int i) const {
 #pragma unroll
         for (int r = 0; r < Height; ++r) {
-            const bool upper = shares && r % 2 == 0 && r + 1 < Height, lower = shares && r % 2 == 1;
             const int tap = i - r * SR;
-            if (tap < 0 || tap >= (upper ? SR : KR)) continue;
-            if (Axes < 3 && tap == 0) columns[r] = line;
-            else columns[r].merge(merged, line);
-            if (lower && tap == KR - SR - 1) columns[r - 1].merge(merged, columns[r]);
+            if (tap < 0 || tap >= KR) continue;
+            if (Axes < 3 && tap == 0) columns.row[r] = line;
+            else columns.row[r].merge(merged, line);
+        }
+    }
+    __device__ void take_together(Line (&row)[Height + 1], const Line& line, int i) const {
+#pragma unroll
+        for (int first = 0; first < Height; first += Together) {
+            const int last = least(first + Together, Height) - 1, tap = i - first * SR, beyond = tap - KR;
+            if (tap < 0 || beyond >= (last - first) * SR) continue;
+            const int into = beyond < 0 ? least(first + tap / SR, last) : behind;
+            const bool begins = beyond < 0 ? i == into * SR : beyond == 0;
+            if (begins) row[into] = line;
+            else row[into].merge(merged, line);
+            if (beyond == -1) {
+#pragma unroll
+                for (int r = last - 1; r >= first; --r) row[r].merge(merged, row[r + 1]);
+            }
+            if (beyond >= 0 && (beyond + 1) % SR == 0)
+                row[first + (beyond + 1) / SR].merge(merged, row[behind]);
         }
     }
 
@@ -283,7 +338,10 @@ struct Block {
     static_assert(Span <= digit && (Height - 1) * SR + KR <= digit, "a pixel and a line are a digit");
 
     // A window begins on its first valid tap, so that all -inf names that one.
-    __device__ void start(Best (&best)[Height]) const {
+    struct Found {
+        Best row[Height];
+    };
+    __device__ void start(Found& found) const {
         auto hidden = [](int first) { return Inside || first >= 0 ? 0 : -first; };
 #pragma unroll
         for (int r = 0; r < Height; ++r) {
@@ -292,15 +350,15 @@ struct Block {
 #pragma unroll
             for (int b = 0; b < Outputs * Lanes; ++b) {
                 int pixel = b / Lanes * S;
-                best[r].value[b] = lowest<T>();
-                best[r].code[b] = code + pixel + (pixel < Pad ? hidden(first_pixel() + pixel) : 0);
+                found.row[r].value[b] = lowest<T>();
+                found.row[r].code[b] = code + pixel + (pixel < Pad ? hidden(first_pixel() + pixel) : 0);
             }
         }
     }
-    __device__ void take(Best (&best)[Height], const Line& line, int t, int i) const {
+    __device__ void take(Found& found, const Line& line, int t, int i) const {
 #pragma unroll
         for (int r = 0; r < Height; ++r)
-            if (0 <= i - r * SR && i - r * SR < KR) take_row(best[r], line, (t * digit + i) * digit);
+            if (0 <= i - r * SR && i - r * SR < KR) take_row(found.row[r], line, (t * digit + i) * digit);
     }
     __device__ void take_row(Best& best, const Line& line, unsigned code) const {
 #pragma unroll
@@ -365,7 +423,7 @@ struct Block {
         const Index start = first_number();
 #pragma unroll
         for (int b = 0; b < Outputs * Lanes; b += width) {
-            if (!Inside && b > 0 && b >= left) return;
+            if (Over == anywhere && b > 0 && b >= left) return;
             int at = first + (Packed ? b : b / Lanes * grid.pixel_step);
             Pack<Out, width> pack;
             Index numbers[width];
@@ -393,10 +451,10 @@ struct Block {
         }
     }
 
-    __device__ void write(const Best (&best)[Height], Out* y, typename Op::Index* indices) const {
+    __device__ void write(const Found& found, Out* y, typename Op::Index* indices) const {
 #pragma unroll
         for (int r = 0; r < Height; ++r)
-            if (row_exists(r)) write_row(best[r], r, y, indices);
+            if (row_exists(r)) write_row(found.row[r], r, y, indices);
     }
 
     // Pixel of a line that tap j of output element b reads, and the taps that are no padding.
@@ -456,7 +514,7 @@ struct Block {
     // Whether a window may begin before the positions that count, and end behind them.
     __device__ static constexpr bool leads(int output) { return output * S < Pad; }
     __device__ static constexpr bool trails(int output) {
-        return Where == anywhere || (Outputs - 1 - output) * S < Pad;
+        return Partial == anywhere || (Outputs - 1 - output) * S < Pad;
     }
 
     // Taps that count along the outer axes and along the row; none count as one.
@@ -471,7 +529,7 @@ struct Block {
         return most(end - first, 1);
     }
     __device__ static auto divisor(int above, int along) {
-        if constexpr (Where == nowhere) return Exactly<taps>();
+        if constexpr (Partial == nowhere) return Exactly<taps>();
         else return share_table<taps / K, K>.of[above][along];
     }
 
@@ -497,7 +555,7 @@ struct Block {
         Out* to = y + place(r, 0);
 #pragma unroll
         for (int b = 0; b < Outputs * Lanes; b += width) {
-            if (!Inside && b > 0 && b >= left) return;
+            if (Over == anywhere && b > 0 && b >= left) return;
             write(Packed ? to + b : to + b / Lanes * grid.pixel_step, b);
         }
     }
@@ -527,18 +585,26 @@ struct Block {
         Accumulator a[Outputs * Lanes];
     };
 
-    // Two neighbouring outputs share the taps under both, where that saves any.
+    // Outputs along a row together, as rows of outputs are down the columns.
     __device__ void reduce_row(const Line& columns, Sums& sums) const {
-        constexpr int paired = !Row && K > S + 1 ? Outputs / 2 * 2 * Lanes : 0;
+        constexpr int many = Row ? 1 : together(K, S, Outputs), elements = Outputs * Lanes;
 #pragma unroll
-        for (int b = 0; b < paired; b += b % Lanes == Lanes - 1 ? Lanes + 1 : 1) {
-            Accumulator shared = reduce(columns, b, S, K - 1);
-            sums.a[b] = op.merge(reduce(columns, b, 0, S - 1), shared);
-            sums.a[b + Lanes] = op.merge(shared, reduce(columns, b + Lanes, K - S, K - 1));
+        for (int b = elements - 1; b >= 0; --b) {
+            const int place = b / Lanes % many;
+            const bool last = place == many - 1 || b / Lanes == Outputs - 1;
+            if (last) sums.a[b] = reduce(columns, b, first_tap(b), last_tap(b) - place * S);
+            else sums.a[b] = op.merge(reduce(columns, b, 0, S - 1), sums.a[b + Lanes]);
         }
+        if constexpr (many == 1) return;
+        Accumulator behind[Lanes];
 #pragma unroll
-        for (int b = paired; b < Outputs * Lanes; ++b)
-            sums.a[b] = reduce(columns, b, first_tap(b), last_tap(b));
+        for (int b = 0; b < elements; ++b) {
+            const int place = b / Lanes % many;
+            if (place == 0) continue;
+            const Accumulator next = reduce(columns, b, K - S, K - 1);
+            behind[b % Lanes] = place == 1 ? next : op.merge(behind[b % Lanes], next);
+            sums.a[b] = op.merge(sums.a[b], behind[b % Lanes]);
+        }
     }
 
     // One bit for each result that is not certain, row by row; where a tile hangs over the edge some
@@ -569,15 +635,15 @@ struct Block {
         });
     }
 
-    __device__ void write(const Line (&columns)[Height], Out* y) const {
+    __device__ void write(const Columns& columns, Out* y) const {
         if constexpr (pairs) {
 #pragma unroll
             for (int r = 0; r < Height; ++r)
-                if (row_exists(r)) write_pairs(columns[r], r, y);
+                if (row_exists(r)) write_pairs(columns.row[r], r, y);
         } else {
             Sums sums[Height];
 #pragma unroll
-            for (int r = 0; r < Height; ++r) reduce_row(columns[r], sums[r]);
+            for (int r = 0; r < Height; ++r) reduce_row(columns.row[r], sums[r]);
             unsigned again = 0;
             if constexpr (!Op::exact) again = doubtful(sums);
             int along[Outputs];
@@ -647,7 +713,7 @@ template <class Op, class Kernel> __host__ __device__ constexpr int least_blocks
     return sizeof(typename Op::Element) == 8 ? 2 : 0;
 }
 
-template <class Op, class Kernel, class Stride, int Pad, int Row, bool Inside, Partial Where,
+template <class Op, class Kernel, class Stride, int Pad, int Row, Where Over, Where Partial,
           int Outputs, int Height, int Lanes, bool Packed, int Load, int Store>
 __global__ void __launch_bounds__(256, least_blocks<Op, Kernel>())
 rows(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
@@ -656,15 +722,15 @@ rows(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ 
     int n = blockIdx.x * blockDim.x + threadIdx.x;
     if (n >= grid.threads) return;
     using Tile =
-        Block<Op, Kernel, Stride, Pad, Row, Inside, Where, Outputs, Height, Lanes, Packed, Load, Store>;
+        Block<Op, Kernel, Stride, Pad, Row, Over, Partial, Outputs, Height, Lanes, Packed, Load, Store>;
     const Tile block(w, grid, x, n);
     if constexpr (Op::indices) {
-        typename Tile::Best best[Height];
+        typename Tile::Found best;
         block.start(best);
         block.load(best);
         block.write(best, y, indices);
     } else {
-        typename Tile::Line columns[Height];
+        typename Tile::Columns columns;
         block.start(columns);
         block.load(columns);
         block.write(columns, y);

@@ -436,6 +436,25 @@ def test_kernels_agree_bit_for_bit_on_maxima_and_indices(function):
     assert any(len(case.run(EMULATED)) == 2 for case in cases) or function == "global_max_pool"
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+def test_maxima_over_the_ends_of_rows_that_vectors_divide(dtype):
+    """Of windows of many sizes, which share what is down their columns and along their rows."""
+    random, found = np.random.default_rng(23), []
+    for kernel, stride in product(range(1, 10), (1, 2, 3)):
+        padding = max(0, kernel - stride)  # as much as leaves outputs for the whole row
+        before = int(random.integers(0, padding, endpoint=True))
+        shape = 1, 2, 11, 16 * stride * int(random.integers(1, 4))
+        of = strategies.dtype_of(dtype)
+        x = strategies.WITH_SPECIAL["a few NaN"](random, shape, of).astype(of)
+        pads = kernel // 2, before, kernel // 3, padding - before
+        window = {"kernel_shape": kernel, "strides": stride, "pads": pads}
+        found.append(Configuration(Case("max_pool", (x,), window), "rows"))
+    launches = compile_ahead(found)
+    assert sum(launch.template[5] == "at_ends" for launch in launches) > 4
+    for configuration in found:
+        assert_configuration_right(configuration)
+
+
 @pytest.mark.parametrize("kernel", ["rows", "vectors", "separable", "plane"])
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_the_greater_of_any_two_integers_wins(dtype, kernel):

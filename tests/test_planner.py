@@ -24,7 +24,9 @@ from gpupool.planner.launches import SHARED_BYTES
 from gpupool.planner.parameters import divisor
 from gpupool.planner.separable import CHUNK, PITCH, SECTOR_BYTES
 from gpupool.planner.specialised import MAX_STRIDE
+from gpupool.planner.tile import Tile
 from gpupool.problem import SMALL_P, PoolProblem, Problem, resolve
+from gpupool.window import Axis
 from tests import emulator, strategies
 from tests.conftest import Backend, emulator_backend
 from tests.tolerance import assert_bitwise
@@ -75,7 +77,7 @@ def test_a_plan_reads_well() -> None:
     head, *launches = repr(plan(PROBLEM)).splitlines()
     assert head == "Plan(MaxPool float16 (1, 64, 112, 112) -> (1, 64, 56, 56)"
     (line,) = launches
-    assert line.startswith("  rows.cu: rows<Max<Half>, Sizes<3, 3>, Sizes<2, 2>, 1, 0, false, ")
+    assert line.startswith("  rows.cu: rows<Max<Half>, Sizes<3, 3>, Sizes<2, 2>, 1, 0, at_ends, ")
     assert line.endswith(", 64>>>)")
 
 
@@ -89,6 +91,53 @@ def test_a_plan_knows_where_windows_count_fewer_taps() -> None:
     assert where() == where(pads=1, count_include_pad=True) == "nowhere"
     assert where(pads=1) == where(pads=(1, 0, 1, 0)) == "at_ends"
     assert where(pads=(0, 0, 0, 2)) == where(pads=(1, 0, 1, 2)) == "anywhere"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+def test_what_is_nearest_to_the_edge_is_in_every_window_over_it(dtype: str) -> None:
+    """A tile of rows.cu may read it in place of a halo; its body is in the row."""
+    random, clamped = np.random.default_rng(17), 0
+    for _ in range(600):
+        kernel, size = int(random.integers(1, 12)), 4 * int(random.integers(2, 16))
+        before, behind = (int(n) for n in random.integers(0, kernel, 2))
+        window = {"strides": int(random.integers(1, 4)), "ceil_mode": bool(random.integers(2))}
+        problem = resolve(
+            "max", (2, 3, size), dtype, kernel_shape=kernel, pads=(before, behind), **window
+        )
+        for tile in tiles_of(problem):
+            if tile.over == "at_ends":
+                clamped += 1
+                assert_reads_what_is_nearest(problem.window[0], tile)
+    assert clamped > 100
+
+
+def tiles_of(problem: PoolProblem) -> list[Tile]:
+    geometry = Geometry.of(problem, contiguous(problem.shape))
+    sizes = product((1, 2, 4, 8, 16), range(1, 4 if len(geometry.dims) > 1 else 2))
+    tiles = (Tile.of(problem, geometry, 16, n, 0, rows, 1, True) for n, rows in sizes)
+    return [tile for tile in tiles if tile is not None]
+
+
+def assert_reads_what_is_nearest(axis: Axis, tile: Tile) -> None:
+    row, before, body = range(axis.size), axis.pad_begin, tile.outputs * axis.stride
+    behind = max(0, (tile.outputs - 1) * axis.stride + axis.kernel - before - body)
+    for first in range(0, axis.out, tile.outputs):
+        start, outputs = first * axis.stride, range(first, first + tile.outputs)
+        assert start + body <= axis.size
+        assert outputs[-1] < axis.out
+        starts = [output * axis.stride - before for output in outputs]
+        windows = [range(start, start + axis.kernel) for start in starts]
+        for halo, edge in ((before, start), (behind, start + body + _power_of_two(behind))):
+            vector = range(edge - _power_of_two(halo), edge)
+            shift = max(0, -vector.start) - max(0, vector.stop - axis.size)
+            nearest = [position + shift for position in vector]
+            assert set(nearest) <= set(row)
+            over = [w for w in windows if shift and set(w) & set(vector)]
+            assert all(set(nearest) <= set(window) for window in over), (axis, tile)
+
+
+def _power_of_two(least: int) -> int:
+    return next(n for n in (0, 1, 2, 4, 8, 16) if n >= least)
 
 
 def test_few_threads_are_spread_over_more_blocks() -> None:
@@ -571,7 +620,9 @@ def test_the_walk_is_chosen_where_it_costs_less() -> None:
 
     large = (4, 64, 512, 512)
     assert chosen(large, "float32", 5, 2) == chosen(large, "float16", 9) == "rows"
-    assert chosen(large, "float32", 7, 3) == chosen(large, "float32", 9, 4) == "separable_vectors"
+    assert chosen(large, "float32", 7, 3) == chosen(large, "float32", 9, 4) == "rows"
+    odd = (4, 64, 512, 511)
+    assert chosen(odd, "float32", 7, 3) == chosen(large, "float32", 11, 5) == "separable_vectors"
     assert chosen(large, "int8", 13, 6) == "separable_vectors"
     assert chosen(large, "float32", 10) == chosen(large, "int8", 10) == "separable_vectors"
     assert chosen(large, "float16", 15) == chosen(large, "float32", 63) == "separable_vectors"

@@ -284,6 +284,10 @@ BUGS = {
     ),
     "pixels past the row": Planted(
         "rows.cu", "within(position, size())", "position >= 0", OUTSIDE,
+        pool(1, 1, 9, 41, pads=1), "rows",
+    ),
+    "halos past the row": Planted(
+        "rows.cu", "most(least(body + pixel, size() - many), 0) - body", "pixel", OUTSIDE,
         pool(1, 1, 9, 40, pads=1), "rows",
     ),
     "rows past the plane": Planted(

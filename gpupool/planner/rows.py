@@ -117,7 +117,7 @@ def launch(problem: PoolProblem, geometry: Geometry, tile: Tile) -> Launch:
     template = (
         operator(problem, "int"), sizes([a.kernel for a in axes]),
         sizes([a.stride for a in axes]), str(axes[-1].pad_begin), str(tile.row),
-        boolean(tile.inside), tile.partial, str(tile.outputs), str(tile.rows), str(tile.lanes),
+        tile.over, tile.partial, str(tile.outputs), str(tile.rows), str(tile.lanes),
         boolean(tile.packed), str(tile.load), str(tile.store),
     )  # fmt: skip
     grid = np.zeros((), rows_dtype())

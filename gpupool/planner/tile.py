@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from gpupool.planner.geometry import Geometry
@@ -29,7 +29,7 @@ class Tile:
     store: int
     pairs: bool  # two maxima in a word
     row: int  # pixels of the row where one thread takes it whole, else 0
-    inside: bool  # no tile leaves the outputs, no window the input
+    over: str  # where in its row it may lie over the edge: nowhere is neither down the columns
     partial: str  # where in its row windows may count fewer taps
 
     @classmethod
@@ -52,10 +52,37 @@ class Tile:
             return None
         merged = pairs(problem) and load % 2 == 0
         divides = inner.axis.out % outputs == 0 and (not outer or outer[-1].axis.out % rows == 0)
-        inside = divides and all(dim.inside for dim in geometry.dims)
+        over = "nowhere" if divides and all(dim.inside for dim in geometry.dims) else "anywhere"
         partial = _partial(problem, geometry, outputs)
-        tile = cls(outputs, rows, lanes, packed, load, store, merged, row, inside, partial)
+        tile = cls(outputs, rows, lanes, packed, load, store, merged, row, over, partial)
+        if over == "anywhere" and tile._clamps(problem, inner.axis):
+            tile = replace(tile, over="at_ends")
         return tile if tile._fits(problem, inner.axis) else None
+
+    def _clamps(self, problem: PoolProblem, inner: Axis) -> bool:
+        """Whether maxima may read what is nearest to the edge for a halo that lies over it.
+
+        No body does, each halo is one vector, and all windows over the edge have the nearest one.
+        Elements of 8 bits gain nothing by that.
+        """
+        if problem.reduction != "max" or problem.indices or problem.dtype.itemsize == 1:
+            return False
+        if not self.packed or self.lanes > 1 or self.row:
+            return False
+        bodies = inner.out % self.outputs == 0 and inner.out * inner.stride <= inner.size
+        before, behind = self.halos(inner)
+        last = (inner.out - 1) * inner.stride - inner.pad_begin
+        return (
+            bodies
+            and max(before, behind) <= self.load
+            and _vector(before) <= inner.kernel - inner.pad_begin
+            and _vector(behind) <= inner.size - last
+        )
+
+    def halos(self, inner: Axis) -> tuple[int, int]:
+        """Pixels that a packed tile reads before its body and behind it."""
+        behind = (self.outputs - 1) * inner.stride + inner.kernel - inner.pad_begin
+        return inner.pad_begin, max(0, behind - self.outputs * inner.stride)
 
     def _fits(self, problem: PoolProblem, inner: Axis) -> bool:
         """Whether registers hold the tile."""
@@ -85,8 +112,17 @@ class Tile:
         return -(-geometry.dims[-1].axis.out // self.outputs), -(-rows // self.rows)
 
 
+def _vector(pixels: int) -> int:
+    """Return the pixels of the vector that takes so many, none for none.
+
+    >>> _vector(3), _vector(1), _vector(0)
+    (4, 1, 0)
+    """
+    return 1 << (pixels - 1).bit_length() if pixels else 0
+
+
 def _partial(problem: PoolProblem, geometry: Geometry, outputs: int) -> str:
-    """Return where in a tile's row windows may count fewer taps: ``Partial`` in kernels/rows.cu."""
+    """Return where in a tile's row windows may count fewer taps: ``Where`` in kernels/rows.cu."""
     if problem.reduction != "average":
         return "nowhere"
     lacking = [dim.axis.uncounted(problem.count_include_pad) for dim in geometry.dims]

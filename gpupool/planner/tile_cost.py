@@ -17,6 +17,9 @@ from gpupool.window import Axis
 SETUP, THIRD_AXIS = 40, 70
 """Instructions that a thread spends before its first load, and those for a third axis."""
 
+CLAMP = {2: 7.5, 4: 1.8, 8: 9.5}
+"""Of each row of the input whose halos are clamped, by the bytes of an element."""
+
 LINE, LOAD, FAR_LOAD, CONVERT, UNPACK = 2.7, 2.0, 3.2, 0.9, 0.6
 """Of each row of the input, load, load of a pixel that is no neighbour, and element widened, alone
 or in a pair."""
@@ -71,8 +74,7 @@ class Line:
             parts = [(tile.lanes, tile.lanes)] * span
         else:
             body = min(tile.row or tile.outputs * inner.stride, span - inner.pad_begin)
-            before, behind = inner.pad_begin, span - inner.pad_begin - body
-            halos = [] if tile.row else [_halo(tile, pixels) for pixels in (before, behind)]
+            halos = [] if tile.row else [_halo(tile, pixels) for pixels in tile.halos(inner)]
             parts = [(body * tile.lanes, tile.load), *halos]
         loads = [-(-elements // width) for elements, width in parts]
         words = (
@@ -130,7 +132,7 @@ def _path(
 def _hidden(problem: PoolProblem, axes: tuple[Axis, ...], tile: Tile, line: Line) -> float:
     """Estimate the instructions that only the compiler sees."""
     count: float = 0 if tile.partial == "nowhere" else PARTIAL
-    count += 0 if tile.inside else BRANCH * _stores(tile)
+    count += BRANCH * _stores(tile) if tile.over == "anywhere" else 0
     if problem.indices:
         return count + (SLICED + SLICED_NUMBER * _results(tile) if len(axes) > 2 else 0)
     # Merges that become fewer instructions do so late.
@@ -170,11 +172,13 @@ def _read(problem: PoolProblem, tile: Tile, line: Line) -> float:
     else:
         lift += CONVERT if problem.dtype.itemsize < 4 else 0.0
     load = LOAD if tile.packed else FAR_LOAD
-    return LINE + load * line.loads + _fill(problem, tile) * line.words + lift * line.elements
+    clamped = CLAMP[problem.dtype.itemsize] if tile.over == "at_ends" else 0.0
+    fill = _fill(problem, tile) * line.words
+    return LINE + clamped + load * line.loads + fill + lift * line.elements
 
 
 def _fill(problem: PoolProblem, tile: Tile) -> float:
-    if tile.inside:
+    if tile.over != "anywhere":
         return 0.0
     if not tile.row:
         return FILL
@@ -198,9 +202,21 @@ def _merges(axes: tuple[Axis, ...], tile: Tile, line: Line, slices: int) -> floa
 
 
 def _shared_merges(kernel: int, stride: int, outputs: int) -> int:
-    """Return the merges along an axis for neighbouring outputs, two of which share taps."""
-    alone, pair = kernel - 1, kernel + stride - 1
-    return outputs // 2 * min(2 * alone, pair) + outputs % 2 * alone
+    """Return the merges along an axis for neighbouring outputs that share taps."""
+    together = _together(kernel, stride, outputs)
+    groups, rest = divmod(outputs, together)
+    return groups * _merges_of(kernel, stride, together) + _merges_of(kernel, stride, rest)
+
+
+def _merges_of(kernel: int, stride: int, together: int) -> int:
+    return kernel - 2 + (together - 1) * (stride + 1) + (together == 1) if together else 0
+
+
+def _together(kernel: int, stride: int, outputs: int) -> int:
+    """Return how many outputs share taps: ``together`` in kernels/rows.cu."""
+    if kernel > stride + 3:
+        return min(outputs, (kernel - 1) // stride + 1)
+    return min(outputs, 2) if kernel > stride + 1 else 1
 
 
 def _merge(problem: PoolProblem, tile: Tile) -> float:
