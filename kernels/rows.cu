@@ -586,24 +586,26 @@ struct Block {
     };
 
     // Outputs along a row together, as rows of outputs are down the columns.
+    static constexpr int Along = Row ? 1 : together(K, S, Outputs);
+    __device__ static int rank(int b) { return b / Lanes % Along; }
+
     __device__ void reduce_row(const Line& columns, Sums& sums) const {
-        constexpr int many = Row ? 1 : together(K, S, Outputs), elements = Outputs * Lanes;
 #pragma unroll
-        for (int b = elements - 1; b >= 0; --b) {
-            const int place = b / Lanes % many;
-            const bool last = place == many - 1 || b / Lanes == Outputs - 1;
-            if (last) sums.a[b] = reduce(columns, b, first_tap(b), last_tap(b) - place * S);
+        for (int b = Outputs * Lanes - 1; b >= 0; --b) {
+            const bool last = rank(b) == Along - 1 || b / Lanes == Outputs - 1;
+            if (last) sums.a[b] = reduce(columns, b, first_tap(b), last_tap(b) - rank(b) * S);
             else sums.a[b] = op.merge(reduce(columns, b, 0, S - 1), sums.a[b + Lanes]);
         }
-        if constexpr (many == 1) return;
-        Accumulator behind[Lanes];
+        if constexpr (Along > 1) reduce_tail(columns, sums);
+    }
+    __device__ void reduce_tail(const Line& columns, Sums& sums) const {
+        Accumulator tail[Lanes];
 #pragma unroll
-        for (int b = 0; b < elements; ++b) {
-            const int place = b / Lanes % many;
-            if (place == 0) continue;
+        for (int b = 0; b < Outputs * Lanes; ++b) {
+            if (rank(b) == 0) continue;
             const Accumulator next = reduce(columns, b, K - S, K - 1);
-            behind[b % Lanes] = place == 1 ? next : op.merge(behind[b % Lanes], next);
-            sums.a[b] = op.merge(sums.a[b], behind[b % Lanes]);
+            tail[b % Lanes] = rank(b) == 1 ? next : op.merge(tail[b % Lanes], next);
+            sums.a[b] = op.merge(sums.a[b], tail[b % Lanes]);
         }
     }
 
