@@ -16,6 +16,9 @@ TILE_REGISTERS = 56
 TILE_OUTPUTS = 32
 """Registers that its outputs may take: more cost compile time and gain little."""
 
+CLAMPED_HALO = 4
+"""Pixels of a halo that is read from the nearest vector: with more ptxas spills."""
+
 
 @dataclass(frozen=True)
 class Tile:
@@ -74,7 +77,7 @@ class Tile:
         last = (inner.out - 1) * inner.stride - inner.pad_begin
         return (
             bodies
-            and max(before, behind) <= self.load
+            and max(before, behind) <= min(self.load, CLAMPED_HALO)
             and _vector(before) <= inner.kernel - inner.pad_begin
             and _vector(behind) <= inner.size - last
         )
