@@ -78,8 +78,8 @@ class Tile:
         return (
             bodies
             and max(before, behind) <= min(self.load, CLAMPED_HALO)
-            and _vector(before) <= inner.kernel - inner.pad_begin
-            and _vector(behind) <= inner.size - last
+            and vector(before) <= inner.kernel - inner.pad_begin
+            and vector(behind) <= inner.size - last
         )
 
     def halos(self, inner: Axis) -> tuple[int, int]:
@@ -115,10 +115,10 @@ class Tile:
         return -(-geometry.dims[-1].axis.out // self.outputs), -(-rows // self.rows)
 
 
-def _vector(pixels: int) -> int:
+def vector(pixels: int) -> int:
     """Return the pixels of the vector that takes so many, none for none.
 
-    >>> _vector(3), _vector(1), _vector(0)
+    >>> vector(3), vector(1), vector(0)
     (4, 1, 0)
     """
     return 1 << (pixels - 1).bit_length() if pixels else 0

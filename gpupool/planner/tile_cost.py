@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import BUSY
-from gpupool.planner.tile import Tile
+from gpupool.planner.tile import Tile, vector
 from gpupool.problem import PoolProblem
 from gpupool.window import Axis
 
@@ -86,9 +86,7 @@ class Line:
 
 def _halo(tile: Tile, pixels: int) -> tuple[int, int]:
     """Return the elements that are loaded for so many pixels, and the width of a load."""
-    width = 1
-    while width < min(tile.load, pixels):
-        width *= 2
+    width = max(1, min(tile.load, vector(pixels)))
     elements = -(-pixels // width) * width if tile.lanes == 1 else pixels * tile.lanes
     width = tile.load
     while elements % width:
