@@ -15,7 +15,8 @@
 //   repeats                   merging a tap twice changes nothing, nor does it matter which
 //   flight                    taps that are worth loading at once; slow: no more than one
 //   rare                      a second look: loops over taps need not be unrolled
-//   merge_pairs(a, b)         two elements in the halves of a word at once, where pairs is set
+//   merge_pairs(a, b)         two elements in the halves of a word at once, where pairs is set; or two
+//                             sums of paired_taps at most, which apart(pair, half, taps) takes out
 //
 // Threads that share a window look again together: traverse.any(wanted).
 #pragma once
@@ -34,7 +35,7 @@ struct NoIndices {
     using Index = long long;
     using Doubt = bool;
     static constexpr bool indices = false, rare = false, slow = false, repeats = false;
-    static constexpr int flight = 4, powers = 0;
+    static constexpr int flight = 4, powers = 0, paired_taps = 0;
     struct Doubts {};
 };
 
@@ -72,6 +73,7 @@ template <class T, class Code, class To> struct ArgMax {
     using Accumulator = Found<Value, Code>;
     static constexpr bool indices = true, counts = false, exact = true, pairs = false, rare = false;
     static constexpr bool slow = false, repeats = false;
+    static constexpr int paired_taps = 0;
 
     __device__ explicit ArgMax(const Norm&) {}
     __device__ Accumulator start() const { return {lowest<T>(), 0}; }
@@ -152,12 +154,18 @@ template <class T, class To, class Sum> struct IntegerAverage : NoIndices {
     using Out = To;
     using Accumulator = Sum;
     static constexpr bool counts = true, exact = true, pairs = false;
+    static constexpr int paired_taps = 65535 / 255;
 
     __device__ explicit IntegerAverage(const Norm&) {}
     __device__ Accumulator start() const { return 0; }
     __device__ T padding() const { return T{}; }
     template <class Code> __device__ Accumulator lift(int v, Code) const { return v; }
     __device__ Accumulator merge(Accumulator a, Accumulator b) const { return a + b; }
+    __device__ unsigned merge_pairs(unsigned a, unsigned b) const { return a + b; }
+    __device__ Accumulator apart(unsigned pair, int half, int taps) const {
+        const int zero = Halves<T>::beside(T{}, T{}) & 0xffff;
+        return static_cast<int>(half ? pair >> 16 : pair & 0xffff) - zero * taps;
+    }
     template <class Count> __device__ Out finish(Accumulator a, Count count) const {
         if constexpr (::Element<To>::integer) {
             // Below 2^15 taps a float32 quotient never lands on a half that is not one.
@@ -307,7 +315,7 @@ template <class T, int P, class Sum> struct Lp : NoIndices {
     }
 };
 
-// Two maxima in the halves of a word.
+// Two maxima, or two sums of bytes, in the halves of a word.
 template <class Op> struct Twin : Op {
     using Accumulator = unsigned;
     using Op::Op;

@@ -59,7 +59,9 @@ struct Block {
     static constexpr int Body = Packed ? least(Row ? Row : Outputs * S, Span - Pad) : Span;
     static constexpr int Before = Packed ? Left - Pad : 0;  // where a line begins before the taps
     static constexpr int Right = Row || !Packed ? 0 : loaded(Span - Pad - Body);
-    static constexpr bool pairs = Op::pairs && Load % 2 == 0;
+    // Two results in a word: maxima, or sums of bytes, whose windows then have as many taps, padding too.
+    static constexpr bool paired_sums = taps <= Op::paired_taps && Axes < 3 && !Row;
+    static constexpr bool pairs = (Op::pairs || paired_sums) && Load % 2 == 0;
     static constexpr int width = Packed ? Store : Lanes;  // elements of a store
     static constexpr bool Inside = Over == nowhere;
 
@@ -560,14 +562,24 @@ struct Block {
         }
     }
 
+    // What gives output elements b and the next in a word.
+    struct Reduced {
+        const Block& block;
+        const Line& columns;
+        Pairs pixels;
+
+        __device__ Reduced(const Block& b, const Line& c) : block(b), columns(c) {
+            if constexpr (slides) block.pair_up(columns, pixels);
+        }
+        __device__ unsigned operator()(int b) const {
+            if constexpr (slides) return block.reduce_pair(pixels, b);
+            else return block.reduce_pair(columns, b);
+        }
+    };
+
     __device__ void write_pairs(const Line& columns, int r, Out* y) const {
         unsigned pair = 0;
-        Pairs pixels;
-        if constexpr (slides) pair_up(columns, pixels);
-        auto reduced = [&](int b) {
-            if constexpr (slides) return reduce_pair(pixels, b);
-            else return reduce_pair(columns, b);
-        };
+        const Reduced reduced(*this, columns);
         write_row(r, y, [&](Out* at, int b) {
             if constexpr (width == 1) {
                 if (b % 2 == 0) pair = reduced(b);
@@ -590,6 +602,19 @@ struct Block {
     __device__ static int rank(int b) { return b / Lanes % Along; }
 
     __device__ void reduce_row(const Line& columns, Sums& sums) const {
+        if constexpr (pairs) reduce_row_in_pairs(columns, sums);
+        else reduce_row_alone(columns, sums);
+    }
+    __device__ void reduce_row_in_pairs(const Line& columns, Sums& sums) const {
+        const Reduced reduced(*this, columns);
+#pragma unroll
+        for (int b = 0; b < Outputs * Lanes; b += 2) {
+            const unsigned pair = reduced(b);
+#pragma unroll
+            for (int i = b; i < least(b + 2, Outputs * Lanes); ++i) sums.a[i] = op.apart(pair, i - b, taps);
+        }
+    }
+    __device__ void reduce_row_alone(const Line& columns, Sums& sums) const {
 #pragma unroll
         for (int b = Outputs * Lanes - 1; b >= 0; --b) {
             const bool last = rank(b) == Along - 1 || b / Lanes == Outputs - 1;
@@ -638,7 +663,7 @@ struct Block {
     }
 
     __device__ void write(const Columns& columns, Out* y) const {
-        if constexpr (pairs) {
+        if constexpr (pairs && !paired_sums) {
 #pragma unroll
             for (int r = 0; r < Height; ++r)
                 if (row_exists(r)) write_pairs(columns.row[r], r, y);

@@ -455,6 +455,27 @@ def test_maxima_over_the_ends_of_rows_that_vectors_divide(dtype):
         assert_configuration_right(configuration)
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_sums_of_bytes_in_the_halves_of_words(dtype):
+    """Of as many taps as are compiled in, all of them the least or the greatest, too."""
+    least, greatest = (int(end) for end in (np.iinfo(dtype).min, np.iinfo(dtype).max))
+    random, found = np.random.default_rng(29), []
+    values = [(least,), (greatest,), (least, greatest), range(least, greatest + 1)]
+    shapes = [(1, 2, 24, 144), (1, 2, 24, 16), (1, 24, 64, 4), (1, 2, 5, 9, 32)]
+    windows = [*product(shapes, [(2, 1), (3, 1), (5, 1), (3, 3)])]
+    windows += [(shapes[0], (8, 8)), (shapes[0], ((8, 32), (8, 16)))]
+    for (shape, (kernel, strides)), few in product(windows, values):
+        pads = (0, kernel - 1) * (len(shape) - 2) if strides == 1 else 0
+        window = {"kernel_shape": kernel, "strides": strides, "pads": pads}
+        arguments = {**window, "count_include_pad": pads == 0, "channels_last": shape[-1] == 4}
+        x = random.choice(few, shape).astype(dtype)
+        found.append(Configuration(Case("average_pool", (x,), arguments), "rows"))
+    kernels = Counter(launch.kernel for launch in compile_ahead(found))
+    assert set(kernels) == {"rows"}, kernels
+    for configuration in found:
+        assert_configuration_right(configuration)
+
+
 @pytest.mark.parametrize("kernel", ["rows", "vectors", "separable", "plane"])
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_the_greater_of_any_two_integers_wins(dtype, kernel):

@@ -23,7 +23,7 @@ from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import SHARED_BYTES
 from gpupool.planner.parameters import divisor
 from gpupool.planner.separable import CHUNK, PITCH, SECTOR_BYTES
-from gpupool.planner.specialised import MAX_STRIDE
+from gpupool.planner.specialised import MAX_STRIDE, SPECIALISED_TAPS
 from gpupool.planner.tile import Tile
 from gpupool.problem import SMALL_P, PoolProblem, Problem, resolve
 from gpupool.window import Axis
@@ -633,15 +633,35 @@ def test_the_walk_is_chosen_where_it_costs_less() -> None:
 
 @pytest.mark.parametrize("op", ["max", "average"])
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16", "int8", "uint8"])
-def test_the_plan_counts_two_maxima_in_a_word_where_kernels_merge_them(op: str, dtype: str) -> None:
-    """``pairs`` in kernels/ops.cuh; in rows.cu where a load takes two elements or more."""
+def test_the_plan_counts_two_results_in_a_word_where_kernels_merge_them(
+    op: str, dtype: str
+) -> None:
+    """``pairs`` in kernels/ops.cuh; in rows.cu where a load takes two elements or more.
+
+    There sums of bytes are pairs, too.
+    """
     problem = resolve(op, (8, 64, 64, 64), dtype, kernel_shape=3, pads=1)
     geometry = Geometry.of(problem, contiguous(problem.shape))
     vectors, singly = (rows.cheapest(problem, geometry, alignment) for alignment in (16, 1))
     assert vectors is not None
     assert singly is not None
-    narrow = op == "max" and problem.dtype.itemsize <= 2
-    assert (parameters.pairs(problem), vectors.pairs, singly.pairs) == (narrow, narrow, False)
+    maxima = op == "max" and problem.dtype.itemsize <= 2
+    merged = maxima or problem.dtype.itemsize == 1
+    assert (parameters.pairs(problem), vectors.pairs, singly.pairs) == (maxima, merged, False)
+
+
+def test_halves_of_words_hold_sums_of_bytes() -> None:
+    """Those of as many taps as a window that is compiled in may have; of two axes at most."""
+
+    def paired(op: str, dtype: str, *kernel: int) -> set[bool]:
+        shape = 8, 64, *(64,) * len(kernel)
+        problem = resolve(op, shape, dtype, kernel_shape=kernel, strides=kernel)
+        return {tile.pairs for tile in tiles_of(problem) if tile.load % 2 == 0}
+
+    assert SPECIALISED_TAPS * 255 < 1 << 16
+    assert paired("average", "uint8", 16, 16) == paired("average", "int8", 4) == {True}
+    assert paired("average", "uint8", 2, 2, 2) == paired("average", "float16", 4, 4) == {False}
+    assert paired("max", "uint8", 2, 2, 2) == {True}
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "uint8"])

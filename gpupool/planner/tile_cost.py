@@ -29,7 +29,7 @@ FILL, WHOLE_FILL = 1.6, 0.7
 another row instead."""
 
 MERGE, PAIR, DOUBLE_MAXIMUM, INTEGER_SUM = 0.9, 0.6, 3.3, 0.4
-"""To merge two partial results, or pairs of maxima, doubles, sums of integers."""
+"""To merge two partial results, or pairs of maxima, doubles, sums of integers alone or in pairs."""
 
 POWER = {1: 0.5, 2: 0.5, 3: 2.5}
 """To raise a tap to a power p."""
