@@ -15,6 +15,7 @@ import numpy as np  # noqa: F401 - for the examples
 from gpupool import arrays, launch, planner, validate
 from gpupool.errors import GpupoolValueError
 from gpupool.planned import PlannedCall, planned
+from gpupool.planner import specialised
 from gpupool.problem import check_addressable, resolve
 
 Ints = int | Sequence[int]
@@ -46,8 +47,8 @@ def max_pool(
     float32, float64, int8 or uint8; y has its dtype. Indices are int64 flat positions in x as
     passed, so that ``x.ravel()[indices] == y`` where ``indices >= 0``; ``storage_order=1`` counts
     the spatial part column-major. ``index_dtype="int32"``, gpupool's own, halves what Indices take
-    where x has at most 2**31 elements. ``out`` (a pair with ``return_indices``) is filled and
-    returned.
+    where x has at most 2**31 elements; max_unpool takes int64 alone. ``out`` (a pair with
+    ``return_indices``) is filled and returned.
     Raises GpupoolValueError, GpupoolTypeError or GpupoolMemoryError before anything is computed.
     Source: ONNX MaxPool 1, 8, 10, 11, 12, 22.
 
@@ -368,7 +369,7 @@ def plan(
     if kernel != call.plan.kernel:
         raise GpupoolValueError(
             f"kernel = {kernel!r} does not serve {problem.op} {problem.dtype} {problem.shape} with "
-            f"these attributes: {call.plan.kernel!r} would"
+            f"these attributes: {call.plan.kernel!r} would{specialised.refusal(kernel)}"
         )
     return call
 

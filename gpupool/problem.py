@@ -340,10 +340,12 @@ def _index_dtype(asked: object, shape: tuple[int, ...]) -> np.dtype[Any]:
     return INDEX_DTYPES[name]
 
 
-def _dtype_name(asked: object) -> object:
-    if isinstance(asked, np.dtype):
-        return asked.name
-    return asked.__name__ if isinstance(asked, type) else asked
+def _dtype_name(asked: Any) -> object:
+    """Return the name of a dtype in any form that NumPy takes, and what is none as it is."""
+    try:
+        return asked if asked is None else str(np.dtype(asked))
+    except TypeError:
+        return asked
 
 
 def _average_pool(

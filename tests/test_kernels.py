@@ -841,6 +841,19 @@ def test_the_cap_on_specialisations_falls_back_to_the_generic_tier(monkeypatch):
         assert_plan_equals(plan, x, gpupool.max_pool(x, k))
 
 
+def test_tiles_past_the_cap_leave_their_window_to_a_kernel_of_any_size(monkeypatch):
+    def chosen(size: int, **window: Any) -> Plan:
+        return planner.plan(resolve("max", (64, 64, size, size), "float16", pads=1, **window))
+
+    monkeypatch.setattr(specialised, "admitted", set())
+    with emulator.constants(SPECIALISATIONS=2):
+        plans = [chosen(size, kernel_shape=3) for size in range(20, 26)]
+        others = [chosen(20, kernel_shape=3, strides=stride) for stride in (2, 3)]
+    assert [plan.kernel for plan in plans] == ["rows"] * 2 + ["specialised"] * 4
+    assert len({plan.launches[0].expression for plan in plans}) == 3
+    assert [plan.kernel for plan in others] == ["specialised", "window"]
+
+
 def assert_plan_equals(plan: Plan, x: np.ndarray[Any, Any], right: np.ndarray[Any, Any]) -> None:
     y = np.empty_like(right)
     launch.Bound(plan, np, emulator.find)(x, y)

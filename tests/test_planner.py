@@ -365,7 +365,7 @@ def test_32_bit_indices_are_refused_where_a_position_passes_them() -> None:
         resolve("max", larger, "uint8", kernel_shape=2, return_indices=True, index_dtype="int32")
 
 
-@pytest.mark.parametrize("index_dtype", ["int32", np.int32, np.dtype(np.int32)])
+@pytest.mark.parametrize("index_dtype", ["int32", "i4", np.int32, np.dtype(np.int32)])
 def test_32_bit_indices_are_no_part_of_onnx(index_dtype: Any) -> None:
     with pytest.raises(gpupool.GpupoolValueError, match="index_dtype is gpupool's own"):
         resolve("max", (1, 1, 8), "float32", kernel_shape=2, index_dtype=index_dtype, opset=12)
@@ -376,6 +376,9 @@ def test_32_bit_indices_are_no_part_of_onnx(index_dtype: Any) -> None:
     [
         ("int16", gpupool.GpupoolValueError),
         (np.float32, gpupool.GpupoolValueError),
+        (np.dtype(np.int32).newbyteorder(), gpupool.GpupoolValueError),
+        (type("int32", (), {}), gpupool.GpupoolValueError),
+        ("nonsense", gpupool.GpupoolValueError),
         (None, gpupool.GpupoolTypeError),
         (32, gpupool.GpupoolTypeError),
     ],
@@ -488,6 +491,19 @@ def test_plan_gives_rows_also_where_others_are_cheaper():
     large = {"shape": (4, 64, 512, 512), "dtype": "float32", "kernel_shape": 10}
     assert gpupool.plan("max", **large).plan.kernel == "separable_vectors"
     assert gpupool.plan("max", **large, kernel="rows").plan.kernel == "rows"
+
+
+def test_plan_says_why_nothing_is_compiled_in(monkeypatch):
+    window = {"shape": (1, 1, 9, 9), "dtype": "float32", "kernel_shape": 3, "kernel": "rows"}
+    with emulator.constants(SPECIALISATIONS=0):
+        with pytest.raises(GpupoolValueError, match=r"'rows' does not serve .* asked for 0 of"):
+            gpupool.plan("max", **window)
+        monkeypatch.setenv("GPUPOOL_JIT", "generic")
+        with pytest.raises(GpupoolValueError, match=r"'window' would; GPUPOOL_JIT = 'generic' in"):
+            gpupool.plan("max", **window)
+    monkeypatch.setenv("GPUPOOL_JIT", "Generic")
+    with pytest.raises(GpupoolValueError, match=r"GPUPOOL_JIT = 'Generic' .* expected 'generic'"):
+        gpupool.plan("max", **window)
 
 
 def test_plan_refuses_a_kernel_that_does_not_serve():

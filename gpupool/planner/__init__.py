@@ -96,16 +96,15 @@ def _sliding_cost(problem: PoolProblem, geometry: Geometry, tile: Tile | None) -
 def _sliding_launch(
     problem: PoolProblem, geometry: Geometry, tile: Tile | None, kernel: str
 ) -> Launch:
-    """Choose among rows.cu and the two tiers of window.cu: the fewest instructions."""
+    """Choose among rows.cu and the two tiers of window.cu: the fewest instructions.
+
+    Tiles are of a size, and a process that meets many sizes may spend them all. For one that may
+    not be compiled any more there is window.cu's kernel of the window, which serves any size.
+    """
     generic = window.launch(problem, geometry, specialised=False)
-    if kernel == "window" or by_powers(problem):
+    if kernel == "window" or by_powers(problem) or not specialisable(geometry):
         return generic
-    if not specialisable(geometry):
-        return generic
-    if tile is not None:
-        chosen = rows.launch(problem, geometry, tile)
-    elif window.unrolls(problem, geometry):
-        chosen = window.launch(problem, geometry, specialised=True)
-    else:
-        return generic
-    return chosen if admit((chosen.kernel, *chosen.template)) else generic
+    choices = [] if tile is None else [rows.launch(problem, geometry, tile)]
+    if window.unrolls(problem, geometry):
+        choices.append(window.launch(problem, geometry, specialised=True))
+    return next((one for one in choices if admit(one.kernel, *one.template)), generic)

@@ -28,8 +28,8 @@ from gpupool.validate import INT32_MAX
 from gpupool.window import Axis
 
 TILE_CODE, MOST_CODE = 600, 660
-"""Instructions of a kernel of rows.cu: up to the first it compiles well within 100 ms on a slow
-processor, up to the second in about as much."""
+"""Instructions of a kernel of rows.cu: up to the first it compiles within 100 ms on a server
+that nothing disturbs, up to the second in about as much."""
 
 NARROW = 0.1
 """A power of the ratio of the widest vector to a narrower one: 7 % for one of half."""

@@ -219,7 +219,7 @@ def _tiled_launch(problem: PoolProblem, geometry: Geometry, tiles: _Tiles) -> La
     more = boolean(strided(geometry)), boolean(problem.channels_last)
     known = not by_powers(problem) and (
         inner.kernel < CHUNK
-        or (compiles_in() and admit(("separable", reduction, axes, width, *more)))
+        or (compiles_in() and admit("separable", reduction, axes, width, *more))
     )
     struct = tiles.struct(geometry, tiles.columns, neighbours, tiles.rows)
     return Launch(

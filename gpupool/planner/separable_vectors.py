@@ -121,7 +121,7 @@ def launch(
     if tile is None or cost > most:
         return None
     found = _tiled_launch(problem, planes, tile)
-    return found if admit((found.kernel, *found.template)) else None
+    return found if admit(found.kernel, *found.template) else None
 
 
 def _serves(problem: PoolProblem, geometry: Geometry) -> bool:

@@ -4,32 +4,62 @@ from __future__ import annotations
 
 import os
 
+from gpupool.errors import GpupoolValueError
 from gpupool.planner.geometry import Geometry
 
 SPECIALISED_TAPS = 256
 """Windows up to this many taps may be compiled in, larger ones take the generic tier."""
 
 SPECIALISATIONS = 256
-"""Distinct specialised kernels one process may ask for, past which the generic tier serves."""
+"""Specialised kernels of one name that a process may ask for, past which others serve."""
 
 MAX_STRIDE = 16
 """Strides up to this may be compiled in."""
 
 
+JIT = "GPUPOOL_JIT"
+"""The variable of the environment that, set to "generic", lets no window be compiled in."""
+
+COMPILED_IN = {
+    "specialised": "window",
+    "rows": "rows",
+    "separable_vectors": "separable_vectors",
+}
+"""Kernels of which a window is always compiled in: the names of ``plan`` and their own."""
+
 admitted: set[tuple[str, ...]] = set()
 
 
-def admit(template: tuple[str, ...]) -> bool:
+def admit(kernel: str, *template: str) -> bool:
     """Count a specialisation; False once the process has asked for as many as it may."""
-    if template not in admitted and len(admitted) >= SPECIALISATIONS:
+    if (kernel, *template) not in admitted and spent(kernel):
         return False
-    admitted.add(template)
+    admitted.add((kernel, *template))
     return True
+
+
+def spent(kernel: str) -> bool:
+    """Whether the process may ask for no further specialisation of a kernel."""
+    return sum(one == kernel for one, *_ in admitted) >= SPECIALISATIONS
 
 
 def compiles_in() -> bool:
     """Whether windows may be compiled in."""
-    return os.environ.get("GPUPOOL_JIT") != "generic"
+    asked = os.environ.get(JIT, "")
+    if asked not in ("", "generic"):
+        raise GpupoolValueError(f"{JIT} = {asked!r} in the environment: expected 'generic' or none")
+    return not asked
+
+
+def refusal(kernel: str) -> str:
+    """Return the end of an error: why nothing, or nothing more, is compiled in for a kernel."""
+    if kernel not in COMPILED_IN:
+        return ""
+    if not compiles_in():
+        return f"; {JIT} = 'generic' in the environment lets no window be compiled in"
+    if spent(COMPILED_IN[kernel]):
+        return f"; this process has asked for {SPECIALISATIONS} of that kernel already"
+    return ""
 
 
 def specialisable(geometry: Geometry) -> bool:
