@@ -401,6 +401,28 @@ def test_cost_grows_no_faster_than_the_logarithm_of_the_window(dtype: str) -> No
 @pytest.mark.slow
 @pytest.mark.usefixtures("tools")
 @pytest.mark.parametrize(("op", "dtype"), [("max", "float16"), ("average", "float32")])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_large_windows_take_the_cheaper_of_two_kernels(op: str, dtype: str, layout: str) -> None:
+    """Channels last, where vectors leave a tile few columns, single ones from some size on."""
+    chosen = []
+    for kernel in (13, 63):
+        problem = sliding(op, dtype, layout, kernel).problem
+        names = ("auto", "separable_vectors", "separable")
+        plans = {name: planner.plan(problem, kernel=name) for name in names}
+        chosen.append(plans["auto"].kernel)
+        cost = {
+            name: static.analyse_launch(plan, launch)["issued"] * prod(launch.grid)
+            for name, plan in plans.items()
+            for launch in plan.launches
+        }
+        assert cost["auto"] <= 1.05 * min(cost.values()), (kernel, cost)
+    columns = "separable" if layout == "NHWC" else "separable_vectors"
+    assert chosen == ["separable_vectors", columns]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tools")
+@pytest.mark.parametrize(("op", "dtype"), [("max", "float16"), ("average", "float32")])
 def test_overlapping_windows_cost_no_more_at_stride_2_than_at_1(op: str, dtype: str) -> None:
     """Of all threads together, which store a quarter of the outputs."""
     for kernel in (9, 15, 31):

@@ -34,6 +34,10 @@ __all__ = ["KERNELS", "THREADS", "Launch", "Plan", "Scalar", "contiguous", "plan
 KERNELS = ("auto", "window", "specialised", "rows", "plane", "separable_vectors", "separable")
 """What ``plan`` may be asked for; "window" is the generic tier of window.cu."""
 
+CLEARLY = 0.75
+"""Of its instructions by vectors a large window takes fewer by single columns: where most of a
+tile's columns are halo. Both are estimates."""
+
 
 @lru_cache(maxsize=4096)
 def plan(
@@ -63,7 +67,8 @@ def plan(
         most = min(most, plane.cost(geometry)) if shared else most
         launch = None
         if kernel != "separable":
-            launch = separable_vectors.launch(problem, geometry, alignment, most)
+            rival = separable.cost(problem, geometry) / CLEARLY if kernel == "auto" else inf
+            launch = separable_vectors.launch(problem, geometry, alignment, min(most, rival))
         if launch is None:
             launch = separable.launch(problem, geometry, most)
         if launch is not None:

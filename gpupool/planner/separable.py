@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
 
 import numpy as np
 
@@ -110,14 +110,23 @@ class _Tiles(Tiles):
 
 def launch(problem: PoolProblem, geometry: Geometry, most: float) -> Launch | None:
     """Launch separable.cu, or return None where it does not serve or costs more than ``most``."""
+    planes = _fitting(problem, geometry)
+    if planes is None or (tiles := _tiles(problem, planes)).cost > most:
+        return None
+    return _tiled_launch(problem, planes, tiles)
+
+
+def cost(problem: PoolProblem, geometry: Geometry) -> float:
+    """Estimate the instructions of all blocks: endless where separable.cu does not serve."""
+    planes = _fitting(problem, geometry)
+    return inf if planes is None else _tiles(problem, planes).cost
+
+
+def _fitting(problem: PoolProblem, geometry: Geometry) -> Geometry | None:
+    """Return what is served where a window fits in the columns of a tile, or None."""
     planes = served(problem, geometry)
-    if planes is None or planes.dims[-1].axis.kernel > PITCH - CHUNK:
-        return None
-    geometry = planes
-    tiles = _tiles(problem, geometry)
-    if tiles.cost > most:
-        return None
-    return _tiled_launch(problem, geometry, tiles)
+    fits = planes is not None and planes.dims[-1].axis.kernel <= PITCH - CHUNK
+    return planes if fits else None
 
 
 def served(problem: PoolProblem, geometry: Geometry) -> Geometry | None:
