@@ -23,7 +23,7 @@ from gpupool.planner import (
 )
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import THREADS, Launch, Plan, Scalar, contiguous
-from gpupool.planner.parameters import by_powers
+from gpupool.planner.parameters import accumulator, by_powers
 from gpupool.planner.specialised import admit, specialisable
 from gpupool.planner.tile import Tile
 from gpupool.planner.tile_cost import Estimate
@@ -34,9 +34,9 @@ __all__ = ["KERNELS", "THREADS", "Launch", "Plan", "Scalar", "contiguous", "plan
 KERNELS = ("auto", "window", "specialised", "rows", "plane", "separable_vectors", "separable")
 """What ``plan`` may be asked for; "window" is the generic tier of window.cu."""
 
-CLEARLY = 0.75
-"""Of its instructions by vectors a large window takes fewer by single columns: where most of a
-tile's columns are halo. Both are estimates."""
+CLEARLY = {4: 0.8, 8: 0.5}
+"""Below this part of its estimate by vectors a large window takes single columns: where most columns
+of a tile are halo. By the bytes of a partial result: vectors of float64 are estimated high."""
 
 
 @lru_cache(maxsize=4096)
@@ -67,7 +67,7 @@ def plan(
         most = min(most, plane.cost(geometry)) if shared else most
         launch = None
         if kernel != "separable":
-            rival = separable.cost(problem, geometry) / CLEARLY if kernel == "auto" else inf
+            rival = _single_columns_cost(problem, geometry) if kernel == "auto" else inf
             launch = separable_vectors.launch(problem, geometry, alignment, min(most, rival))
         if launch is None:
             launch = separable.launch(problem, geometry, most)
@@ -76,6 +76,11 @@ def plan(
     if kernel == "plane" or shared:
         return plane.plan(problem, steps, geometry, alignment)
     return Plan(problem, steps, (_sliding_launch(problem, geometry, tile, kernel),))
+
+
+def _single_columns_cost(problem: PoolProblem, geometry: Geometry) -> float:
+    """Estimate what separable.cu takes, raised by as much as it should be less than by vectors."""
+    return separable.cost(problem, geometry) / CLEARLY[accumulator(problem).itemsize]
 
 
 def _rows_tile(
