@@ -35,8 +35,9 @@ KERNELS = ("auto", "window", "specialised", "rows", "plane", "separable_vectors"
 """What ``plan`` may be asked for; "window" is the generic tier of window.cu."""
 
 CLEARLY = {4: 0.8, 8: 0.5}
-"""Below this part of its estimate by vectors a large window takes single columns: where most columns
-of a tile are halo. By the bytes of a partial result: vectors of float64 are estimated high."""
+"""Below this part of its estimate by vectors a large window takes single columns: where most
+columns of a tile are halo. By the bytes of a partial result: vectors of float64 are estimated
+high."""
 
 
 @lru_cache(maxsize=4096)
