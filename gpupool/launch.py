@@ -7,7 +7,7 @@ function as arguments, so that the tests run the same lines on the CPU.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from math import gcd
 from typing import Any
@@ -150,18 +150,15 @@ class Bound:
         find: Find,
         by_value: Callable[[Scalar], Any] = lambda value: value,
     ) -> None:
-        self._empty, self._workspace, self._null = xp.empty, chosen.workspace, by_value(NULL)
-        names = (*operands(chosen.problem), "workspace")
-        absent = len(names)
+        self._empty, self._workspace = xp.empty, chosen.workspace
+        names = [*operands(chosen.problem), *(["workspace"] if chosen.workspace else [])]
         self._launches = [
             (
                 find(launch),
                 launch.grid,
                 (launch.block,),
-                operator.itemgetter(
-                    *(names.index(name) if name in names else absent for name in launch.operands)
-                ),
-                tuple(map(by_value, launch.scalars)),
+                _arguments(names, launch),
+                tuple(map(by_value, (NULL, *launch.scalars))),
                 launch.shared,
             )
             for launch in chosen.launches
@@ -169,15 +166,22 @@ class Bound:
 
     def __call__(self, *arrays: Any) -> None:
         """Launch on the current stream; ``arrays`` are inputs before outputs."""
-        workspace = self._workspace and self._memory()
-        pointers = (*arrays, workspace, self._null)
-        for function, grid, block, chosen, scalars, shared in self._launches:
-            function(grid, block, (*chosen(pointers), *scalars), shared_mem=shared)
+        if self._workspace:
+            arrays += (self._memory(),)
+        for function, grid, block, arguments, values, shared in self._launches:
+            function(grid, block, arguments(arrays + values), shared)
 
     def _memory(self) -> Any:
         """Allocate the workspace by sixteen-byte elements: any partial result is aligned."""
         with _allocating(f"a workspace of {self._workspace} bytes"):
             return self._empty(-(-self._workspace // 16), "complex128")
+
+
+def _arguments(names: Sequence[str], launch: Launch) -> Callable[[tuple[Any, ...]], Any]:
+    """Return what picks a launch's arguments out of arrays of these names, NULL and its scalars."""
+    null = len(names)
+    places = (names.index(name) if name in names else null for name in launch.operands)
+    return operator.itemgetter(*places, *range(null + 1, null + 1 + len(launch.scalars)))
 
 
 def operands(problem: Problem) -> tuple[str, ...]:

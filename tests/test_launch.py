@@ -66,6 +66,10 @@ class Array:
 
         return call
 
+    @property
+    def _c_contiguous(self) -> bool:
+        return self.memory.flags.c_contiguous
+
     def _touch(self) -> None:
         assert self.device.id == current[-1], "an array of another than the current device"
 
