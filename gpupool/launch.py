@@ -169,7 +169,7 @@ class Bound:
         if self._workspace:
             arrays += (self._memory(),)
         for function, grid, block, arguments, values, shared in self._launches:
-            function(grid, block, arguments(arrays + values), shared)
+            function(grid, block, arguments(arrays + values), shared_mem=shared)
 
     def _memory(self) -> Any:
         """Allocate the workspace by sixteen-byte elements: any partial result is aligned."""
