@@ -326,6 +326,11 @@ template <int Most> __device__ inline float normal_quotient(float a, Few<Most> c
     float remainder = fmaxf(multiply_add(negative(q), count.count, a), -3.402823466e38f);
     return multiply_add(remainder, count.inverse, q);
 }
+// Of integers none is infinite.
+template <int Most> __device__ inline float normal_quotient(int a, Few<Most> count) {
+    const float sum = static_cast<float>(a), q = multiply(sum, count.inverse);
+    return multiply_add(multiply_add(negative(q), count.count, sum), count.inverse, q);
+}
 __device__ inline float normal_quotient(float a, Share count) {
     return multiply_add(a, count.below, multiply(a, count.rest));
 }

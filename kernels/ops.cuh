@@ -170,12 +170,21 @@ template <class T, class To, class Sum> struct IntegerAverage : NoIndices {
         if constexpr (::Element<To>::integer) {
             // Below 2^15 taps a float32 quotient never lands on a half that is not one.
             if (fewer_than<32768>(count))
-                return Round<To>::from(__float2int_rn(normal_quotient(static_cast<float>(a), count)));
+                return Round<To>::from(__float2int_rn(normal_quotient(static_cast<int>(a), count)));
             return Round<To>::from(__double2int_rn(quotient(static_cast<double>(a), count)));
         } else {
             return Round<To>::from(quotient(static_cast<double>(a), count));
         }
     }
+};
+
+// The same for windows of paired_taps at most, whose sums share a word with another plane's. Padding is
+// what adds nothing to a word.
+template <class Op> struct Paired : Op {
+    static constexpr bool pairs = true;
+
+    using Op::Op;
+    __device__ typename Op::Element padding() const { return Halves<typename Op::Element>::element(0, 0); }
 };
 
 // A function, not inlined: several copies of a pow take the compiler longer than all the rest.

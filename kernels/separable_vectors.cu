@@ -6,7 +6,7 @@
 //
 // A thread takes a vector of columns, all of its runs or a share of them; 384 columns and 32 rows of 32
 // bits fit in shared memory, 192 and 64 where half of a warp takes a row, or 96 and 128 where a quarter
-// does. Words hold the 16- or 8-bit maxima of two planes.
+// does. Words hold the 16- or 8-bit maxima of two planes, or their Paired sums of bytes.
 // Counted cost in instructions per output: bench/results.
 #include "separable.cuh"
 
@@ -265,32 +265,55 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
     __device__ void store_columns(const T*, Out* y, int again) {
         if constexpr (Strided) store_strided(y, again);
         else if (!taken()) return;
-        else if constexpr (Op::pairs) store_twins(y);
+        else if constexpr (Op::pairs && !Op::counts) store_twins(y);
         else if (!Op::exact && again) store_all_again(y);
         else store_one(y);
     }
 
+    // A window along one axis: taps that count and, of sums in words, those that were merged.
+    struct Extent {
+        float counted;
+        int merged;
+    };
+    __device__ static Extent extent(const Axis<int>& axis, int output, int slices = 1) {
+        // Pinned: counting again at every use costs more.
+        const float counted = Op::counts ? pinned(float(slices * Base::counted(axis, output))) : 1;
+        return {counted, Op::pairs ? most(Base::valid(axis, output), 0) : 0};
+    }
+
     __device__ void store_one(Out* y) {
         const int plane = first_plane + seat.p, slices = Op::counts ? Base::counted_slices(plane) : 1;
-        const int many = in_row();
-        float along[Vector];  // kept: counting again costs more
+        const int many = in_row(), twin = seat.p + tiles.planes;
+        Extent along[Vector];
 #pragma unroll
-        for (int v = 0; v < Vector; ++v)
-            along[v] = Op::counts ? pinned(float(slices * Base::counted(inner(), left + element(v).c))) : 1;
+        for (int v = 0; v < Vector; ++v) along[v] = extent(inner(), left + element(v).c, slices);
         Accumulator* from = reduced + seat.place + seat.row * pitch;
         int n = position(seat.p), row = top + seat.row;
+        const int both = Op::pairs ? rows_of(twin) : 0, twins = Op::pairs ? position(twin) - n : 0;
 #pragma unroll 1
         for (const int end = row + rows_of(seat.p); row < end; ++row, from += pitch, n += row_step()) {
-            const float above = Op::counts ? Base::counted(outer(), row) : 1;
+            const Extent down = extent(outer(), row);
             const Sums totals = get(from);
-            Pack<Out, Vector> results;
-#pragma unroll
-            for (int v = 0; v < Vector; ++v) {
-                results.element[v] = op.finish(totals.element[v], Count(along[v] * above));
-                if (v < many) merged.watch(totals.element[v]);
-            }
-            store_parts(results, y + n, many);
+            store_row(totals, 0, along, down, y + n, many);
+            if (both > 0) store_row(totals, 1, along, down, y + n + twins, many);
         }
+    }
+    // Of one plane, whose partial results are so many halves up in their words.
+    __device__ void store_row(const Sums& totals, int half, const Extent (&along)[Vector], Extent down,
+                              Out* y, int many) {
+        Pack<Out, Vector> results;
+#pragma unroll
+        for (int v = 0; v < Vector; ++v) {
+            const Accumulator total = totals.element[v];
+            const Count count(along[v].counted * down.counted);
+            results.element[v] = finished(total, half, along[v].merged * down.merged, count);
+            if (v < many) merged.watch(total);
+        }
+        store_parts(results, y, many);
+    }
+    __device__ Out finished(Accumulator total, int half, int taps, Count count) const {
+        if constexpr (Op::pairs) return op.finish(op.apart(total, half, taps), count);
+        else return op.finish(total, count);
     }
 
     __device__ Count count(int plane, int row, int column) const {
@@ -344,10 +367,15 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
 
     __device__ void store_result(Out* to, Accumulator from, int plane, int row, int column, int again,
                                  bool both) {
-        if constexpr (Op::pairs) {
+        const int twin = tiles.planes * outer().out.divisor * row_step();
+        if constexpr (Op::pairs && !Op::counts) {
             *to = Halves<T>::element(from, 0);
-            const int twin = tiles.planes * outer().out.divisor * row_step();
             if (both) to[twin] = Halves<T>::element(from, 1);
+        } else if constexpr (Op::pairs) {
+            const Count of = count(plane, row, column);
+            const int taps = extent(outer(), row).merged * extent(inner(), column).merged;
+            *to = finished(from, 0, taps, of);
+            if (both) to[twin] = finished(from, 1, taps, of);
         } else if (!Op::exact && pinned(again)) {
             store_again(*to, from, plane, row, column);
         } else {

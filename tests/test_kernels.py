@@ -53,7 +53,10 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     "plane": ("plane", {}),
     "few workers": ("plane", {"FILL": 1}),
     "vectors": ("separable_vectors", {"SEPARABLE_TAPS": 1}),
-    "vectors in parts": ("separable_vectors", {"SEPARABLE_TAPS": 1, "SHARED_BYTES": 5000}),
+    "vectors in parts": (
+        "separable_vectors",
+        {"SEPARABLE_TAPS": 1, "SHARED_BYTES": 5000, "BLOCKS": 1},
+    ),
     "separable": ("separable", {"SEPARABLE_TAPS": 1}),
     "separable in parts": ("separable", {"SEPARABLE_TAPS": 1, "SHARED_BYTES": 5000}),
     "separable, any": ("separable", {"SEPARABLE_TAPS": 1, "compiles_in": lambda: False}),
@@ -474,6 +477,32 @@ def test_sums_of_bytes_in_the_halves_of_words(dtype):
     assert set(kernels) == {"rows"}, kernels
     for configuration in found:
         assert_configuration_right(configuration)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_sums_of_bytes_of_two_planes_in_a_word(dtype):
+    """Of nearly as many taps as half a word holds, all of them the least or the greatest, too."""
+    least, greatest = (int(end) for end in (np.iinfo(dtype).min, np.iinfo(dtype).max))
+    random, found = np.random.default_rng(31), []
+    values = [(least,), (greatest,), (least, greatest), range(least, greatest + 1)]
+    padded = {"kernel_shape": (5, 7), "pads": (2, 3, 4, 6)}
+    windows = [
+        ((1, 3, 9, 24), padded),
+        ((3, 3, 9, 24), {**padded, "pads": (2, 3, 2, 3), "count_include_pad": True}),
+        ((5, 7, 10, 21), {**padded, "strides": (2, 3), "ceil_mode": True}),
+        ((3, 7, 17, 37), {"kernel_shape": 16, "pads": 8}),
+        ((2, 9, 12, 3), {**padded, "channels_last": True}),
+        ((1, 11, 9, 40), {**padded, "channels_last": True}),
+    ]
+    for (shape, window), few in product(windows, values):
+        x = random.choice(few, shape).astype(dtype)
+        found.append(Configuration(Case("average_pool", (x,), window), "vectors"))
+    with emulator.constants(BLOCKS=1):
+        launches = compile_ahead(found)
+        assert all(launch.template[0].startswith("Paired<") for launch in launches)
+        assert {launch.template[5] for launch in launches} >= {"1", "4"}, "vectors read at once"
+        for configuration in found:
+            assert_configuration_right(configuration)
 
 
 @pytest.mark.parametrize("kernel", ["rows", "vectors", "separable", "plane"])

@@ -21,7 +21,7 @@ from gpupool.errors import GpupoolValueError
 from gpupool.planner import THREADS, contiguous, parameters, plan, rows, separable_vectors
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import SHARED_BYTES
-from gpupool.planner.parameters import divisor
+from gpupool.planner.parameters import PAIRED_TAPS, divisor
 from gpupool.planner.separable import CHUNK, PITCH, SECTOR_BYTES
 from gpupool.planner.specialised import MAX_STRIDE, SPECIALISED_TAPS
 from gpupool.planner.tile import Tile
@@ -674,10 +674,29 @@ def test_halves_of_words_hold_sums_of_bytes() -> None:
         problem = resolve(op, shape, dtype, kernel_shape=kernel, strides=kernel)
         return {tile.pairs for tile in tiles_of(problem) if tile.load % 2 == 0}
 
-    assert SPECIALISED_TAPS * 255 < 1 << 16
+    assert SPECIALISED_TAPS <= PAIRED_TAPS
+    assert PAIRED_TAPS * 255 < 1 << 16 <= (PAIRED_TAPS + 1) * 255
     assert paired("average", "uint8", 16, 16) == paired("average", "int8", 4) == {True}
     assert paired("average", "uint8", 2, 2, 2) == paired("average", "float16", 4, 4) == {False}
     assert paired("max", "uint8", 2, 2, 2) == {True}
+
+
+def test_words_hold_sums_of_bytes_of_two_planes() -> None:
+    """Of as many taps as a half holds and two axes, where there are planes for two."""
+
+    def paired(planes: int, *kernel: int, dtype: str = "uint8") -> bool:
+        shape = 8, planes, *(128,) * len(kernel)
+        problem = resolve("average", shape, dtype, kernel_shape=kernel, pads=2)
+        (launch,) = plan(problem, kernel="separable_vectors").launches
+        assert launch.source == "separable_vectors.cu"
+        return launch.template[0].startswith("Paired<IntegerAverage<")
+
+    assert paired(64, 16, 16)
+    assert paired(64, 13, 13, dtype="int8")
+    assert not paired(64, 17, 17)
+    assert not paired(1, 13, 13), "a tile for each of few planes"
+    assert not paired(4, 3, 9, 9)
+    assert not paired(64, 13, 13, dtype="float16")
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "uint8"])

@@ -197,6 +197,11 @@ def maxima_in_words() -> Any:
     return emulator.max_pool(floats(1, 3, 9, 13, dtype=np.float16), 3, pads=1)
 
 
+def sums_in_words() -> Any:
+    with emulator.constants(BLOCKS=1):
+        return emulator.average_pool(np.ones((1, 3, 9, 24), np.uint8), (5, 7), pads=(2, 3, 4, 6))
+
+
 def great_average() -> Any:
     x = floats(1, 1, 9, 40)
     x[..., 20:], x[..., :4] = 3e38, 1e-30
@@ -369,6 +374,10 @@ BUGS = {
     "halves of words past an odd row": Planted(
         "separable_vectors.cu", "if (v >= many) continue;", "", RACE + "global memory",
         maxima_in_words, "vectors",
+    ),
+    "sums of a plane that is not there": Planted(
+        "separable_vectors.cu", "if (both > 0) store_row", "if (Op::pairs) store_row",
+        OUTSIDE, sums_in_words, "vectors",
     ),
     "results again past an odd row": Planted(
         "separable_vectors.cu", "v < many; ++v", "v < Vector; ++v", RACE + "global memory",

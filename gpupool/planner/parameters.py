@@ -203,6 +203,16 @@ def pairs(problem: PoolProblem) -> bool:
     return problem.reduction == "max" and problem.dtype.itemsize <= 2
 
 
+PAIRED_TAPS = 65535 // 255
+"""No sum of so many bytes overflows half of a word: ``paired_taps`` in kernels/ops.cuh."""
+
+
+def pairs_sums(problem: PoolProblem, geometry: Geometry) -> bool:
+    """Return whether a word may hold two sums of bytes."""
+    of_bytes = problem.reduction == "average" and problem.dtype.itemsize == 1
+    return of_bytes and len(geometry.dims) < 3 and geometry.taps <= PAIRED_TAPS
+
+
 def vector_width(alignment: int, dtype: DType, *multiples: int) -> int:
     """Return the widest vector, in elements, whose accesses are all aligned."""
     width = max(1, alignment // dtype.itemsize)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from math import gcd, prod
 from operator import itemgetter
 
@@ -22,6 +23,7 @@ from gpupool.planner.parameters import (
     by_powers,
     operator,
     pairs,
+    pairs_sums,
     vector_width,
     window_parameters,
 )
@@ -50,6 +52,9 @@ DOUBLE_MERGE, DOUBLE_LINE = 14, 120
 STORE, STORE_ROOTS = {"max": 0, "average": 28}, {1: 4, 2: 28, 3: 80}
 """The same for a vector of results, of norms by their exponent."""
 
+STORE_PAIRED = 100
+"""The same for averages of bytes of two planes."""
+
 RESULT = 14
 """And for one of results that are apart."""
 
@@ -67,7 +72,8 @@ class _Form:
     """What is compiled in: lanes that take a row, and columns that a thread takes.
 
     It reads ``load`` of them at once. ``shift`` more columns are read in front of the first window,
-    so that they begin on a vector; a lane takes ``chunk`` outputs.
+    so that they begin on a vector; a lane takes ``chunk`` outputs. Where ``paired``, words hold the
+    partial results of two planes.
     """
 
     lanes: int
@@ -75,6 +81,7 @@ class _Form:
     load: int
     shift: int
     chunk: int
+    paired: bool
 
     @property
     def pitch(self) -> int:
@@ -136,10 +143,15 @@ def _forms(problem: PoolProblem, geometry: Geometry, alignment: int) -> Iterator
     for vector, load in _vectors(problem, geometry, VECTOR_BYTES // held, alignment):
         whole = problem.channels_last and problem.channels % vector == 0  # vectors of a pixel
         shift = 0 if whole else -inner.pad_begin % vector
-        for lanes in (WARP, WARP // 2, WARP // 4):
-            form = _Form(lanes, vector, load, shift, CHUNK[held])
+        for lanes, paired in product((WARP, WARP // 2, WARP // 4), _paired(problem, geometry)):
+            form = _Form(lanes, vector, load, shift, CHUNK[held], paired)
             if form.usable >= shift + inner.kernel - 1 + vector:
                 yield form
+
+
+def _paired(problem: PoolProblem, geometry: Geometry) -> tuple[bool, ...]:
+    """Return whether words hold two planes: maxima always, and sums where there are two planes."""
+    return (False, True) if pairs_sums(problem, geometry) else (pairs(problem),)
 
 
 def _vectors(
@@ -186,9 +198,7 @@ def _tiles(problem: PoolProblem, geometry: Geometry, form: _Form) -> Iterator[_T
         columns = _rounded(planes * span + behind + form.chunk - 1, form.chunk)
         for height in _heights(outer, most_rows):
             rows = min(_rounded(height, outer.kernel), most_rows)
-            yield _Tiles(
-                planes, planes << pairs(problem), height, width, span, rows, columns, form
-            )  # fmt: skip
+            yield _Tiles(planes, planes << form.paired, height, width, span, rows, columns, form)
 
 
 _Width = tuple[int, int, int, int]
@@ -252,19 +262,18 @@ def _rounded(number: int, unit: int) -> int:
 def _cost(problem: PoolProblem, geometry: Geometry, tiles: _Tiles) -> float:
     """Estimate the instructions of all blocks: columns down, rows, columns stored."""
     outer, inner = (dim.axis for dim in geometry.dims[-2:])
-    vector = tiles.form.vector
+    vector, paired = tiles.form.vector, tiles.form.paired
     merge, line = _merge_and_line(problem)
     runs = -(-tiles.rows // outer.kernel)
     shares = -(-tiles.rows // tiles.share(outer.kernel))
     reads = runs * outer.kernel + tiles.height
     lanes = _rounded(tiles.seats * shares, WARP) / shares
     further = vector // tiles.form.load - 1
-    read = READ + merge * vector + PART * (further << pairs(problem))
+    read = READ + merge * vector + PART * (further << paired)
     if problem.channels_last:
-        read += SCATTER_WORDS if pairs(problem) else SCATTER
+        read += SCATTER_WORDS if paired else SCATTER
     column = SEAT * shares + RUN * runs + reads * read * slices(geometry)
-    norm = problem.reduction == "lp"
-    store = STORE_ROOTS[int(problem.p)] if norm else STORE[problem.reduction]
+    store = _store(problem, paired)
     results = -(-tiles.height // outer.stride)
     if strided(geometry):
         of_row = tiles.planes * -(-tiles.width // inner.stride)
@@ -274,6 +283,12 @@ def _cost(problem: PoolProblem, geometry: Geometry, tiles: _Tiles) -> float:
     lines = _rounded(results * tiles.form.lanes, THREADS)
     each = lanes * column + lines * line + stores
     return max(prod(tiles.blocks(geometry)), BLOCKS) * each
+
+
+def _store(problem: PoolProblem, paired: bool) -> float:
+    if problem.reduction == "lp":
+        return STORE_ROOTS[int(problem.p)]
+    return STORE_PAIRED if paired and problem.reduction == "average" else STORE[problem.reduction]
 
 
 def _merge_and_line(problem: PoolProblem) -> tuple[float, float]:
@@ -286,14 +301,16 @@ def _merge_and_line(problem: PoolProblem) -> tuple[float, float]:
 def _tiled_launch(problem: PoolProblem, geometry: Geometry, tiles: _Tiles) -> Launch:
     form, (outer, inner) = tiles.form, (dim.axis for dim in geometry.dims[-2:])
     neighbours = tiles.planes if problem.channels_last else tiles.span // form.vector
-    share = tiles.share(outer.kernel)
+    share, of = tiles.share(outer.kernel), operator(problem, "int")
+    if form.paired and not pairs(problem):
+        of = f"Paired<{of}>"
     numbers = (len(geometry.dims), inner.kernel, form.lanes, form.vector, form.load, form.shift)
     struct = tiles.struct(geometry, tiles.seats, neighbours, share)
     flags = boolean(strided(geometry)), boolean(problem.channels_last)
     return Launch(
         "separable_vectors.cu",
         "separable_vectors",
-        (operator(problem, "int"), *map(str, numbers), *flags),
+        (of, *map(str, numbers), *flags),
         ("x", "y"),
         (struct, window_parameters(problem, geometry)),
         (prod(tiles.blocks(geometry)), 1),

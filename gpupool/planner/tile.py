@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from gpupool.planner.geometry import Geometry
-from gpupool.planner.parameters import pairs, vector_width
+from gpupool.planner.parameters import pairs, pairs_sums, vector_width
 from gpupool.problem import PoolProblem
 from gpupool.window import Axis
 
@@ -53,7 +53,7 @@ class Tile:
         store = vector_width(alignment, problem.out_dtype, unit, pitch)
         if not packed and min(load, store) < lanes:
             return None
-        merged = load % 2 == 0 and (pairs(problem) or (not row and _pairs_sums(problem, geometry)))
+        merged = load % 2 == 0 and (pairs(problem) or (not row and pairs_sums(problem, geometry)))
         divides = inner.axis.out % outputs == 0 and (not outer or outer[-1].axis.out % rows == 0)
         over = "nowhere" if divides and all(dim.inside for dim in geometry.dims) else "anywhere"
         partial = _partial(problem, geometry, outputs)
@@ -122,15 +122,6 @@ def vector(pixels: int) -> int:
     (4, 1, 0)
     """
     return 1 << (pixels - 1).bit_length() if pixels else 0
-
-
-def _pairs_sums(problem: PoolProblem, geometry: Geometry) -> bool:
-    """Return whether a word holds two sums: ``paired_sums`` in kernels/rows.cu.
-
-    No window that is compiled in has more taps than 16 bits hold the sum of.
-    """
-    of_bytes = problem.reduction == "average" and problem.dtype.itemsize == 1
-    return of_bytes and len(geometry.dims) < 3
 
 
 def _partial(problem: PoolProblem, geometry: Geometry, outputs: int) -> str:
