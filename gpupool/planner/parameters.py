@@ -21,6 +21,10 @@ POW, DOUBLE_POW = 85, 230
 """Instructions of a pow of CUDA's library, called."""
 
 
+PAIRED_TAPS = 65535 // 255
+"""No sum of so many bytes overflows half of a word: ``paired_taps`` in kernels/ops.cuh."""
+
+
 def divisor_dtype(index: str) -> np.dtype[Any]:
     """Return the NumPy mirror of ``Divisor<index>``."""
     if index == "int":
@@ -201,10 +205,6 @@ def boolean(value: bool) -> str:
 def pairs(problem: PoolProblem) -> bool:
     """Return whether a word holds two maxima: the operator's ``pairs`` in kernels/ops.cuh."""
     return problem.reduction == "max" and problem.dtype.itemsize <= 2
-
-
-PAIRED_TAPS = 65535 // 255
-"""No sum of so many bytes overflows half of a word: ``paired_taps`` in kernels/ops.cuh."""
 
 
 def pairs_sums(problem: PoolProblem, geometry: Geometry) -> bool:

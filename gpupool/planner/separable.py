@@ -69,7 +69,7 @@ class Tiles:
     """The outputs of one block, as if strides were 1: planes x height x width.
 
     ``span`` input columns lie under a plane's; ``together`` counts two planes where a word of
-    shared memory holds two maxima; ``rows`` and ``columns`` of it are used.
+    shared memory holds both; ``rows`` and ``columns`` of it are used.
     """
 
     planes: int

@@ -59,12 +59,11 @@ RESULT = 14
 """And for one of results that are apart."""
 
 PART = 3
-"""More for each further part of a vector that is read in parts, twice where words hold two maxima,
-of two planes."""
+"""More for each further part of a vector that is read in parts, twice for words of two planes."""
 
 SCATTER, SCATTER_WORDS = 8, 14
 """More for each row of a vector of channels, whose elements are apart in shared memory, and where
-its words hold two maxima."""
+its words hold two planes."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +149,7 @@ def _forms(problem: PoolProblem, geometry: Geometry, alignment: int) -> Iterator
 
 
 def _paired(problem: PoolProblem, geometry: Geometry) -> tuple[bool, ...]:
-    """Return whether words hold two planes: maxima always, and sums where there are two planes."""
+    """Return whether words hold two planes: maxima that can, and sums where that costs less."""
     return (False, True) if pairs_sums(problem, geometry) else (pairs(problem),)
 
 
