@@ -18,7 +18,7 @@ from gpupool import jit
 from gpupool.arrays import as_bytes, is_aligned, pointer
 from gpupool.device import gpu_reason
 from gpupool.errors import GpupoolError
-from gpupool.planner import Launch, Plan, Scalar, plan
+from gpupool.planner import Launch, Plan, Scalar, contiguous, plan
 from gpupool.problem import (
     Output,
     PoolProblem,
@@ -118,7 +118,7 @@ def execute(
             for array in outputs
         )
     x = read[0]
-    strides = tuple(stride // x.itemsize for stride in x.strides)
+    strides = _steps(x)
     chosen = plan(problem, strides, gcd(16, pointer(x), pointer(written[0])), kernel)
     bound = Bound(chosen, xp, find, by_value)
     bound(*read, *written)
@@ -127,6 +127,13 @@ def execute(
             as_bytes(array)[...] = as_bytes(result)
     direct = all(map(operator.is_, (*inputs, *outputs), (*read, *written)))
     return bound if direct else None
+
+
+def _steps(x: Any) -> tuple[int, ...]:
+    """Return the strides of x in elements; whatever axes of one element have chooses no kernel."""
+    if x.flags.c_contiguous:
+        return contiguous(x.shape)
+    return tuple(stride // x.itemsize for stride in x.strides)
 
 
 @contextmanager

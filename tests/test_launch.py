@@ -306,7 +306,10 @@ def test_equal_numbers_of_other_types_are_other_calls():
             gpupool.max_pool(memory, kernel_shape, pads=pads)
 
 
-def test_other_layouts_of_known_shapes_are_planned_anew():
+@pytest.mark.parametrize("documented", [False, True])
+def test_other_layouts_of_known_shapes_are_planned_anew(documented, monkeypatch):
+    if documented:  # a CuPy that says only by its strides whether an array is contiguous
+        monkeypatch.delattr(Array, "_c_contiguous")
     plan = gpupool.plan("max", (1, 1, 4, 8), "float32", kernel_shape=2)
     values = x(1, 1, 4, 8)
     right = gpupool.max_pool(values, 2)
@@ -314,6 +317,18 @@ def test_other_layouts_of_known_shapes_are_planned_anew():
         for _ in range(2):
             y = plan(array(MEMORY[name](values)))
             np.testing.assert_array_equal(y.memory, right)
+
+
+def test_strides_of_axes_of_one_element_choose_no_other_kernel():
+    plan = gpupool.plan("max", (1, 8, 64, 64), "float32", kernel_shape=3, pads=1)
+    values, y = x(1, 8, 64, 64), array(np.zeros((1, 8, 64, 64), np.float32))
+    odd = np.lib.stride_tricks.as_strided(values, values.shape, (4, *values.strides[1:]))
+    for memory in (odd, values):
+        plan(array(memory), out=y)
+        np.testing.assert_array_equal(y.memory, gpupool.max_pool(values, 3, pads=1))
+    (compiled,) = (given["name_expressions"] for given in modules)
+    (launch,) = plan.plan.launches
+    assert compiled == (launch.expression,)
 
 
 def test_a_plan_takes_its_inputs_and_no_output_among_them():

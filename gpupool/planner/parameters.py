@@ -20,7 +20,6 @@ from gpupool.window import taps_of
 POW, DOUBLE_POW = 85, 230
 """Instructions of a pow of CUDA's library, called."""
 
-
 PAIRED_TAPS = 65535 // 255
 """No sum of so many bytes overflows half of a word: ``paired_taps`` in kernels/ops.cuh."""
 

@@ -142,14 +142,14 @@ def _forms(problem: PoolProblem, geometry: Geometry, alignment: int) -> Iterator
     for vector, load in _vectors(problem, geometry, VECTOR_BYTES // held, alignment):
         whole = problem.channels_last and problem.channels % vector == 0  # vectors of a pixel
         shift = 0 if whole else -inner.pad_begin % vector
-        for lanes, paired in product((WARP, WARP // 2, WARP // 4), _paired(problem, geometry)):
+        for lanes, paired in product((WARP, WARP // 2, WARP // 4), _pairings(problem, geometry)):
             form = _Form(lanes, vector, load, shift, CHUNK[held], paired)
             if form.usable >= shift + inner.kernel - 1 + vector:
                 yield form
 
 
-def _paired(problem: PoolProblem, geometry: Geometry) -> tuple[bool, ...]:
-    """Return whether words hold two planes: maxima that can, and sums where that costs less."""
+def _pairings(problem: PoolProblem, geometry: Geometry) -> tuple[bool, ...]:
+    """Return whether words hold two planes, or both ways where it is to be weighed."""
     return (False, True) if pairs_sums(problem, geometry) else (pairs(problem),)
 
 
