@@ -22,6 +22,7 @@ struct Tiles {
     int planes, all_planes;         // side by side in a block, and of the array
     int together;                   // of a block: twice as many where words hold two
     int height, width;              // outputs of a tile
+    int fold;                       // rows of outputs that tiles cover: a plane's, or its upper half
     int rows;                       // of shared memory: whole runs, as far as they fit
     int columns;                    // of shared memory in use: whole chunks
     Divisor<int> down, across;      // tiles of a plane
@@ -182,11 +183,11 @@ struct Tile {
     __device__ static int dense(const Axis<int>& axis) {
         return Strided ? (axis.out.divisor - 1) * axis.stride + 1 : axis.out.divisor;
     }
-    // Those of column c of plane p from a row of the tile on, down to the end of tile or plane.
-    __device__ int rows_below(int p, int c, int row) const {
+    // Those of column c of plane p from a row of the tile on, down to its end or to row `end`.
+    __device__ int rows_below(int p, int c, int row, int end) const {
         if (c >= tiles.width || left + c >= dense(inner())) return 0;
         if (first_plane + p >= tiles.all_planes) return 0;
-        return least(dense(outer()) - top, tiles.height) - row;
+        return least(end - top, tiles.height) - row;
     }
 
     // The first output from `begin` on that is stored, and how far from there it is.

@@ -6,15 +6,16 @@
 //
 // A thread takes a vector of columns, all of its runs or a share of them; 384 columns and 32 rows of 32
 // bits fit in shared memory, 192 and 64 where half of a warp takes a row, or 96 and 128 where a quarter
-// does. Words hold the 16- or 8-bit maxima of two planes, or their Paired sums of bytes.
+// does. Words hold the 16- or 8-bit maxima of two planes, or their Paired sums of bytes; Folded, those
+// of the upper and the lower half of one plane, of which a single image has no other.
 // Counted cost in instructions per output: bench/results.
 #include "separable.cuh"
 
 // Partial results in 16 bytes.
 template <class Op> constexpr int unit = 16 / sizeof(typename Held<Op>::Type::Accumulator);
 
-template <class Op, int Axes, int Width, int Lanes, int Vector, int Load, int Shift, bool Strided,
-          bool ChannelsLast>
+template <class Op, int Axes, int Width, int Lanes, int Vector, int Load, int Shift, bool Folded,
+          bool Strided, bool ChannelsLast>
 struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, ChannelsLast> {
     using Base = Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, ChannelsLast>;
     using typename Base::Accumulator;
@@ -119,36 +120,45 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
         for (int v = 0; v < Vector; ++v) a.element[v] = merged.accumulate(a.element[v], taps.element[v]);
     }
 
-    // Columns of the input and, where words hold two, the same ones of another plane. The tile begins in
-    // row `top`, in the padding or not.
+    // Where words hold two, from the plane and the row of one to those of its twin.
+    __device__ int planes_apart() const { return Folded ? 0 : tiles.planes; }
+    __device__ int rows_apart() const { return Folded ? tiles.fold : 0; }
+
+    // Columns of the input and, where words hold two, those of their twins. The tile begins in row
+    // `top`, in the padding or not.
     struct Columns {
         Slices from, twin;
         int step, top, rows;
         int remaining;  // in the row, from the first of them on
+        int apart;      // rows
 
-        __device__ bool has(int row) const { return within(row, rows); }
+        // Folded, one of both may be in the padding, and each load asks for itself.
+        __device__ bool has(int row) const { return Folded || within(row, rows); }
+        __device__ int remaining_in(int row) const { return !Folded || within(row, rows) ? remaining : 0; }
     };
 
     // Where the input has none of them it has no row of them.
     __device__ Columns columns(const T* x) const {
         const int plane = first_plane + seat.p, position = left + seat.c - inner().pad_begin - Shift;
         const bool here = taken() && plane < tiles.all_planes;
-        const bool twins = plane + tiles.planes < tiles.all_planes;
+        const bool twins = plane + planes_apart() < tiles.all_planes;
         const int rows = here && within(position, inner().size) ? outer().size : 0;
         x += position * inner().step;
         const Slices from = Base::slices_of(x, plane);
-        const Slices twin = Op::pairs && twins ? Base::slices_of(x, plane + tiles.planes) : from;
-        return {from, twin, outer().step, top - outer().pad_begin, rows, behind(inner().size - position)};
+        const T* below = x + rows_apart() * outer().step;
+        const Slices twin = Op::pairs && twins ? Base::slices_of(below, plane + planes_apart()) : from;
+        const int begin = top - outer().pad_begin, remaining = behind(inner().size - position);
+        return {from, twin, outer().step, begin, rows, remaining, rows_apart()};
     }
 
     // Reads a vector of a row with so many elements remaining, whole parts, and padding behind them.
-    // A whole vector is all in the row.
+    // A whole vector is all in the row, unless the row is not there.
     __device__ Elements load(const T* from, int remaining) const {
         Elements elements;
 #pragma unroll
         for (int v = 0; v < Vector; v += Load) {
             unsigned(&word)[words] = elements.part[v / Load];
-            if constexpr (Load == Vector) {
+            if constexpr (Load == Vector && !Folded) {
                 load_words<bytes>(from, word);
             } else {
 #pragma unroll
@@ -160,10 +170,11 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
     }
     __device__ Taps read(const Columns& columns, int row, int slice = 0) const {
         const int offset = row * columns.step;
-        const Elements own = load(columns.from.at(slice) + offset, columns.remaining);
+        const Elements own = load(columns.from.at(slice) + offset, columns.remaining_in(row));
         Taps taps;
         if constexpr (Op::pairs) {
-            const Elements twin = load(columns.twin.at(slice) + offset, columns.remaining);
+            const int remaining = columns.remaining_in(row + columns.apart);
+            const Elements twin = load(columns.twin.at(slice) + offset, remaining);
 #pragma unroll
             for (int v = 0; v < Vector; ++v)
                 taps.element[v] = Halves<T>::beside(own.part[v / Load], twin.part[v / Load], v % Load);
@@ -241,11 +252,15 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
         }
     }
 
-    // Outputs of plane p in a share of its columns.
-    __device__ int rows_of(int p) const {
-        return least(Base::rows_below(p, seat.c, seat.row), seat.end - seat.row);
+    // Outputs in a share of the seat's columns, and those of their twins.
+    __device__ int rows_of(int p, int end) const {
+        return least(Base::rows_below(p, seat.c, seat.row, end), seat.end - seat.row);
     }
-    // Position in y of the first of them, and from one to the next.
+    __device__ int rows() const { return rows_of(seat.p, tiles.fold); }
+    __device__ int twin_rows() const {
+        return rows_of(seat.p + planes_apart(), Base::dense(outer()) - rows_apart());
+    }
+    // Position in y of the first of them, from one to the next, and from the first one to its twin.
     __device__ int position(int p) const {
         const int plane = first_plane + p, image = ChannelsLast ? w.channels.quotient(plane) : plane;
         const int row = image * outer().out.divisor + top + seat.row;
@@ -255,6 +270,11 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
     }
     __device__ int row_step() const {
         return inner().out.divisor * (ChannelsLast ? w.channels.divisor : 1);
+    }
+
+    __device__ int to_twin() const {
+        if constexpr (Folded) return rows_apart() * row_step();
+        else return position(seat.p + tiles.planes) - position(seat.p);
     }
 
     // Outputs of the seat's vector that are in the row: whole parts.
@@ -283,19 +303,22 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
 
     __device__ void store_one(Out* y) {
         const int plane = first_plane + seat.p, slices = Op::counts ? Base::counted_slices(plane) : 1;
-        const int many = in_row(), twin = seat.p + tiles.planes;
+        const int many = in_row();
         Extent along[Vector];
 #pragma unroll
         for (int v = 0; v < Vector; ++v) along[v] = extent(inner(), left + element(v).c, slices);
         Accumulator* from = reduced + seat.place + seat.row * pitch;
         int n = position(seat.p), row = top + seat.row;
-        const int both = Op::pairs ? rows_of(twin) : 0, twins = Op::pairs ? position(twin) - n : 0;
+        const int end = row + rows(), both = Op::pairs ? row + twin_rows() : 0;
+        const int twin = Op::pairs ? to_twin() : 0;
 #pragma unroll 1
-        for (const int end = row + rows_of(seat.p); row < end; ++row, from += pitch, n += row_step()) {
+        for (; row < end; ++row, from += pitch, n += row_step()) {
             const Extent down = extent(outer(), row);
             const Sums totals = get(from);
             store_row(totals, 0, along, down, y + n, many);
-            if (both > 0) store_row(totals, 1, along, down, y + n + twins, many);
+            if (row >= both) continue;
+            const Extent below = Folded ? extent(outer(), row + rows_apart()) : down;
+            store_row(totals, 1, along, below, y + n + twin, many);
         }
     }
     // Of one plane, whose partial results are so many halves up in their words.
@@ -328,7 +351,7 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
         const Accumulator* from = reduced + seat.place + seat.row * pitch;
         int n = position(seat.p), row = top + seat.row;
 #pragma unroll 1
-        for (const int end = row + rows_of(seat.p); row < end; ++row, from += pitch, n += row_step()) {
+        for (const int end = row + rows(); row < end; ++row, from += pitch, n += row_step()) {
 #pragma unroll 1
             for (int v = 0; v < many; ++v) {
                 const Member at = element(v);
@@ -353,7 +376,8 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
             const int group = tiles.results.quotient(t), result = t - group * in_row;
             const int p = tiles.parts.quotient(group), part = group - p * parts;
             const int c = along.place + result * tiles.column_stride.divisor;
-            const int rows = Base::rows_below(p, c, 0), both = Base::rows_below(p + tiles.planes, c, 0);
+            const int rows = Base::rows_below(p, c, 0, tiles.fold);
+            const int both = Base::rows_below(p + tiles.planes, c, 0, tiles.fold);
             const int plane = first_plane + p, first_row = plane * outer().out.divisor + down.output + part;
             Out* to = y + first_row * row_step() + along.output + result;
 #pragma unroll 1
@@ -414,15 +438,14 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
     }
 
     __device__ void store_twins(T* y) const {
-        const int twin = seat.p + tiles.planes, rows = rows_of(seat.p), both = rows_of(twin);
-        const int begin = position(seat.p), twins = position(twin) - begin, many = in_row();
-        T* to = y + begin;
+        const int end = rows(), both = twin_rows(), many = in_row(), twin = to_twin();
+        T* to = y + position(seat.p);
         Accumulator* from = reduced + seat.place + seat.row * pitch;
 #pragma unroll 1
-        for (int r = 0; r < rows; ++r, from += pitch, to += row_step()) {
+        for (int r = 0; r < end; ++r, from += pitch, to += row_step()) {
             const Sums words = get(from);
             store_halves(words, false, to, many);
-            if (both > 0) store_halves(words, true, to + twins, many);
+            if (r < both) store_halves(words, true, to + twin, many);
         }
     }
 };
@@ -430,12 +453,12 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
 // Blocks for whose threads there are registers.
 template <class Op> constexpr int blocks = unit<Op> == 2 && Op::powers > 0 ? 2 : 3;
 
-template <class Op, int Axes, int Width, int Lanes, int Vector, int Load, int Shift, bool Strided,
-          bool ChannelsLast>
+template <class Op, int Axes, int Width, int Lanes, int Vector, int Load, int Shift, bool Folded,
+          bool Strided, bool ChannelsLast>
 __global__ void __launch_bounds__(256, blocks<Op>)
 separable_vectors(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
                   const __grid_constant__ Tiles tiles, const __grid_constant__ Window<Axes, int> w) {
-    static_assert(!(Strided && ChannelsLast), "results apart from each other are stored channels first");
-    Vectors<Op, Axes, Width, Lanes, Vector, Load, Shift, Strided, ChannelsLast> tile(w, tiles);
+    static_assert(!(Strided && (ChannelsLast || Folded)), "results that are apart are stored one by one");
+    Vectors<Op, Axes, Width, Lanes, Vector, Load, Shift, Folded, Strided, ChannelsLast> tile(w, tiles);
     reduce_tile<Width>(tile, x, y);
 }

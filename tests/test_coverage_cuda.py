@@ -38,8 +38,11 @@ from tests.test_kernels import (
 )
 from tests.test_sanitizers import (
     align_bad_regions,
+    maxima_of_both_halves,
     pool_bad_regions,
+    settled,
     subset,
+    sums_in_words,
     unpool_bad_positions,
 )
 
@@ -134,6 +137,8 @@ def test_every_line_that_the_host_compiles_runs(tmp_path, capsys):
     for configuration in chosen:
         configuration.run(build="coverage")
     narrowly_aligned_indices(build="coverage")
+    for in_words in (sums_in_words, maxima_of_both_halves):
+        settled(in_words, kernel="vectors", build="coverage")
     with emulator.settings(build="coverage"):
         unpool_bad_positions()
         pool_bad_regions("float32")

@@ -501,6 +501,38 @@ def test_sums_of_bytes_of_two_planes_in_a_word(dtype):
         launches = compile_ahead(found)
         assert all(launch.template[0].startswith("Paired<") for launch in launches)
         assert {launch.template[5] for launch in launches} >= {"1", "4"}, "vectors read at once"
+        assert {launch.template[7] for launch in launches} == {"false", "true"}, "folded or not"
+        for configuration in found:
+            assert_configuration_right(configuration)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8", "uint8"])
+def test_words_hold_both_halves_of_a_plane(dtype):
+    """Of two rows or many, odd ones, more padding than either half has rows, parts of tiles."""
+    padded = {"kernel_shape": (5, 7), "pads": (2, 3, 4, 6)}
+    deep = {"kernel_shape": (9, 3), "pads": (8, 1, 8, 1)}
+    windows = [
+        ((1, 1, 2, 24), {"kernel_shape": (1, 3)}),
+        ((1, 1, 3, 24), deep),
+        ((1, 1, 9, 24), padded),
+        ((1, 3, 40, 13), padded),
+        ((3, 1, 31, 40), {**deep, "auto_pad": "SAME_LOWER", "pads": None}),
+        ((1, 12, 11, 3), {**padded, "channels_last": True}),
+        ((1, 31, 9, 40), {**deep, "channels_last": True}),
+    ]
+    calls = [("max_pool", *window) for window in windows]
+    if np.dtype(dtype).itemsize == 1:
+        calls += [("average_pool", *window) for window in windows]
+    volume = {"kernel_shape": (2, 5, 3), "pads": (1, 2, 1, 0, 2, 1)}
+    calls.append(("max_pool", (1, 1, 2, 9, 24), volume))
+    random, found = np.random.default_rng(37), []
+    for function, shape, window in calls:
+        x = np.frombuffer(random.bytes(4 * math.prod(shape)), dtype)[: math.prod(shape)]
+        case = Case(function, (x.reshape(shape),), window)
+        found += [Configuration(case, kernel) for kernel in ("vectors", "vectors in parts")]
+    with emulator.constants(BLOCKS=1, FOLDED=-(10**6)):
+        launches = compile_ahead(found)
+        assert {launch.template[7] for launch in launches} == {"true"}
         for configuration in found:
             assert_configuration_right(configuration)
 

@@ -699,6 +699,27 @@ def test_words_hold_sums_of_bytes_of_two_planes() -> None:
     assert not paired(64, 13, 13, dtype="float16")
 
 
+def test_words_hold_both_halves_of_a_plane_without_a_twin() -> None:
+    """A single image, gray or of three channels, takes as many instructions as one of a batch."""
+
+    def folded(*shape: int, op: str = "max", dtype: str = "uint8", strides: int = 1) -> bool:
+        problem = resolve(
+            op, shape, dtype, kernel_shape=13, strides=strides, channels_last=shape[-1] == 3
+        )
+        (launch,) = plan(problem, kernel="separable_vectors").launches
+        assert launch.source == "separable_vectors.cu"
+        return launch.template[7] == "true"
+
+    for op, dtype in product(("max", "average"), ("uint8", "int8")):
+        assert folded(1, 1, 4096, 4096, op=op, dtype=dtype)
+        assert folded(1, 2160, 3840, 3, op=op, dtype=dtype)
+        assert not folded(64, 64, 512, 512, op=op, dtype=dtype)
+    assert folded(1, 1, 4096, 4096, dtype="bfloat16")
+    assert not folded(1, 1, 4096, 4096, dtype="float32"), "a partial result fills a word"
+    assert not folded(1, 1, 4096, 4096, op="average", dtype="float16")
+    assert not folded(1, 1, 4096, 4096, strides=2)
+
+
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "uint8"])
 @pytest.mark.parametrize("op", ["max", "average"])
 def test_channels_last_a_tile_holds_neighbouring_channels(op: str, dtype: str) -> None:

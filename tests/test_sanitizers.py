@@ -202,6 +202,11 @@ def sums_in_words() -> Any:
         return emulator.average_pool(np.ones((1, 3, 9, 24), np.uint8), (5, 7), pads=(2, 3, 4, 6))
 
 
+def maxima_of_both_halves() -> Any:
+    with emulator.constants(BLOCKS=1):
+        return emulator.max_pool(floats(1, 1, 27, 24, dtype=np.float16), (5, 7), pads=(2, 3, 4, 6))
+
+
 def great_average() -> Any:
     x = floats(1, 1, 9, 40)
     x[..., 20:], x[..., :4] = 3e38, 1e-30
@@ -343,8 +348,8 @@ BUGS = {
         pool(1, 1, 9, 12, pads=1), "vectors",
     ),
     "rows of vectors past the plane": Planted(
-        "separable_vectors.cu", "return within(row, rows);", "return row < rows;", OUTSIDE,
-        pool(1, 1, 9, 12, pads=1), "vectors",
+        "separable_vectors.cu", "return Folded || within(row, rows);", "return row < rows;",
+        OUTSIDE, pool(1, 1, 9, 12, pads=1), "vectors",
     ),
     "lanes that take rows past the tile": Planted(
         "separable.cuh", "(together > 1 ? least(mine, last) : row)", "mine",
@@ -376,8 +381,21 @@ BUGS = {
         maxima_in_words, "vectors",
     ),
     "sums of a plane that is not there": Planted(
-        "separable_vectors.cu", "if (both > 0) store_row", "if (Op::pairs) store_row",
+        "separable_vectors.cu", "if (row >= both) continue;", "if (!Op::pairs) continue;",
         OUTSIDE, sums_in_words, "vectors",
+    ),
+    "results below the lower half of a plane": Planted(
+        "separable_vectors.cu", "if (r < both) store_halves", "store_halves",
+        OUTSIDE, maxima_of_both_halves, "vectors",
+    ),
+    "results of the lower half by the upper one": Planted(
+        "separable_vectors.cu", "rows_of(seat.p, tiles.fold)",
+        "rows_of(seat.p, Base::dense(outer()))", RACE + "global memory", maxima_of_both_halves,
+        "vectors in parts",
+    ),
+    "rows above the upper half of a plane": Planted(
+        "separable_vectors.cu", "!Folded || within(row, rows) ? remaining : 0", "remaining",
+        OUTSIDE, maxima_of_both_halves, "vectors",
     ),
     "results again past an odd row": Planted(
         "separable_vectors.cu", "v < many; ++v", "v < Vector; ++v", RACE + "global memory",

@@ -46,10 +46,8 @@ CHUNK, PITCH = 9, 252
 
 TILES_DTYPE = np.dtype(
     [
-        *(
-            (name, "i4")
-            for name in ("planes", "all_planes", "together", "height", "width", "rows", "columns")
-        ),
+        *((name, "i4") for name in ("planes", "all_planes", "together", "height", "width")),
+        *((name, "i4") for name in ("fold", "rows", "columns")),
         *((name, divisor_dtype("int")) for name in ("down", "across")),
         ("span", "i4"),
         *((name, divisor_dtype("int")) for name in ("seats", "neighbours")),
@@ -69,22 +67,24 @@ class Tiles:
     """The outputs of one block, as if strides were 1: planes x height x width.
 
     ``span`` input columns lie under a plane's; ``together`` counts two planes where a word of
-    shared memory holds both; ``rows`` and ``columns`` of it are used.
+    shared memory holds both; ``rows`` and ``columns`` of it are used. Tiles cover ``fold`` rows of
+    outputs: all of a plane, or its upper half where words hold both.
     """
 
     planes: int
     together: int
     height: int
     width: int
+    fold: int
     span: int
     rows: int
     columns: int
 
     def blocks(self, geometry: Geometry) -> tuple[int, int, int]:
         """Return how many take the planes, the rows and the columns."""
-        *_, outer, inner = (dim.axis for dim in geometry.dense.dims)
-        planes = -(-_planes(geometry) // self.together)
-        return planes, -(-outer.out // self.height), -(-inner.out // self.width)
+        across = geometry.dense.dims[-1].axis.out
+        planes = -(-all_planes(geometry) // self.together)
+        return planes, -(-self.fold // self.height), -(-across // self.width)
 
     def struct(self, geometry: Geometry, seats: int, neighbours: int, share: int) -> Scalar:
         """Return what a kernel receives."""
@@ -93,8 +93,8 @@ class Tiles:
         results = -(-self.width // strides[1])
         parts = max(1, STORING // (results * self.planes))
         numbers = (
-            self.planes, _planes(geometry), self.together, self.height, self.width, self.rows,
-            self.columns, divisor(down, "int"), divisor(across, "int"), self.span,
+            self.planes, all_planes(geometry), self.together, self.height, self.width, self.fold,
+            self.rows, self.columns, divisor(down, "int"), divisor(across, "int"), self.span,
             divisor(seats, "int"), divisor(neighbours, "int"), share,
             *(divisor(number, "int") for number in (*strides, results, parts)),
         )  # fmt: skip
@@ -163,14 +163,14 @@ def _tiles(problem: PoolProblem, geometry: Geometry) -> _Tiles:
     fitting = (usable - shared_padding) // (inner.out + inner.kernel - 1 - shared_padding)
     planes, across = _neighbours(problem, inner, usable), 1
     if fitting >= planes:
-        planes *= max(1, min(fitting, _planes(geometry) // (BLOCKS << paired)) // planes)
+        planes *= max(1, min(fitting, all_planes(geometry) // (BLOCKS << paired)) // planes)
     else:
         shared_padding = 0
         across = -(-inner.out // (usable // planes - inner.kernel + 1))
     width = -(-inner.out // across)
     span = width + inner.kernel - 1 - shared_padding
     columns = -(-(planes * span + shared_padding + CHUNK - 1) // CHUNK) * CHUNK
-    blocks = -(-_planes(geometry) // (planes << paired)) * across
+    blocks = -(-all_planes(geometry) // (planes << paired)) * across
     most_rows = SHARED_BYTES // (PITCH * accumulator(problem).itemsize)
     highest = min(outer.out, most_rows)
     heights = {highest, *range(outer.kernel, highest, outer.kernel)}
@@ -181,7 +181,7 @@ def _tiles(problem: PoolProblem, geometry: Geometry) -> _Tiles:
         (_tiled_cost(outer, height, apart, blocks, lanes, *each), height) for height in heights
     )
     rows = min(-(-height // outer.kernel) * outer.kernel, most_rows)
-    return _Tiles(planes, planes << paired, height, width, span, rows, columns, cost)
+    return _Tiles(planes, planes << paired, height, width, outer.out, span, rows, columns, cost)
 
 
 def strided(geometry: Geometry) -> bool:
@@ -194,7 +194,7 @@ def slices(geometry: Geometry) -> int:
     return geometry.dims[0].axis.kernel if len(geometry.dims) > 2 else 1
 
 
-def _planes(geometry: Geometry) -> int:
+def all_planes(geometry: Geometry) -> int:
     """Return the planes of outputs."""
     return geometry.planes * (geometry.dims[0].axis.out if len(geometry.dims) > 2 else 1)
 

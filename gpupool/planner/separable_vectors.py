@@ -27,7 +27,7 @@ from gpupool.planner.parameters import (
     vector_width,
     window_parameters,
 )
-from gpupool.planner.separable import SECTOR_BYTES, Tiles, served, slices, strided
+from gpupool.planner.separable import SECTOR_BYTES, Tiles, all_planes, served, slices, strided
 from gpupool.planner.specialised import admit, compiles_in
 from gpupool.problem import PoolProblem
 from gpupool.window import Axis
@@ -61,6 +61,9 @@ RESULT = 14
 PART = 3
 """More for each further part of a vector that is read in parts, twice for words of two planes."""
 
+FOLDED = 3
+"""More for each row of a vector and of its twin in the same plane: either may be in the padding."""
+
 SCATTER, SCATTER_WORDS = 8, 14
 """More for each row of a vector of channels, whose elements are apart in shared memory, and where
 its words hold two planes."""
@@ -72,7 +75,7 @@ class _Form:
 
     It reads ``load`` of them at once. ``shift`` more columns are read in front of the first window,
     so that they begin on a vector; a lane takes ``chunk`` outputs. Where ``paired``, words hold the
-    partial results of two planes.
+    partial results of two planes or, ``folded``, of the upper and the lower half of one.
     """
 
     lanes: int
@@ -81,6 +84,7 @@ class _Form:
     shift: int
     chunk: int
     paired: bool
+    folded: bool
 
     @property
     def pitch(self) -> int:
@@ -138,19 +142,24 @@ def _serves(problem: PoolProblem, geometry: Geometry) -> bool:
 
 def _forms(problem: PoolProblem, geometry: Geometry, alignment: int) -> Iterator[_Form]:
     """Return the forms that serve, by rows of a warp and parts of one."""
-    inner, held = geometry.dims[-1].axis, accumulator(problem).itemsize
-    for vector, load in _vectors(problem, geometry, VECTOR_BYTES // held, alignment):
+    inner, size = geometry.dims[-1].axis, accumulator(problem).itemsize
+    for vector, load in _vectors(problem, geometry, VECTOR_BYTES // size, alignment):
         whole = problem.channels_last and problem.channels % vector == 0  # vectors of a pixel
         shift = 0 if whole else -inner.pad_begin % vector
-        for lanes, paired in product((WARP, WARP // 2, WARP // 4), _pairings(problem, geometry)):
-            form = _Form(lanes, vector, load, shift, CHUNK[held], paired)
+        for lanes, held in product((WARP, WARP // 2, WARP // 4), _held(problem, geometry)):
+            form = _Form(lanes, vector, load, shift, CHUNK[size], *held)
             if form.usable >= shift + inner.kernel - 1 + vector:
                 yield form
 
 
-def _pairings(problem: PoolProblem, geometry: Geometry) -> tuple[bool, ...]:
-    """Return whether words hold two planes, or both ways where it is to be weighed."""
-    return (False, True) if pairs_sums(problem, geometry) else (pairs(problem),)
+def _held(problem: PoolProblem, geometry: Geometry) -> Iterator[tuple[bool, bool]]:
+    """Return what words may hold: whether two partial results, and those of one plane."""
+    if not pairs(problem):
+        yield False, False
+    if pairs(problem) or pairs_sums(problem, geometry):
+        yield True, False
+        if not strided(geometry) and geometry.dims[-2].axis.out > 1:
+            yield True, True
 
 
 def _vectors(
@@ -194,10 +203,14 @@ def _tiles(problem: PoolProblem, geometry: Geometry, form: _Form) -> Iterator[_T
         _of_channels(problem, inner, form) if problem.channels_last else _of_planes(inner, form)
     )
     for planes, width, span, behind in widths:
+        if form.folded and all_planes(geometry) % (2 * planes) == 0:
+            continue  # each plane has a twin
         columns = _rounded(planes * span + behind + form.chunk - 1, form.chunk)
-        for height in _heights(outer, most_rows):
+        fold = -(-outer.out // 2) if form.folded else outer.out
+        together = planes << (form.paired and not form.folded)
+        for height in _heights(fold, outer.kernel, most_rows):
             rows = min(_rounded(height, outer.kernel), most_rows)
-            yield _Tiles(planes, planes << form.paired, height, width, span, rows, columns, form)
+            yield _Tiles(planes, together, height, width, fold, span, rows, columns, form)
 
 
 _Width = tuple[int, int, int, int]
@@ -240,13 +253,13 @@ def _of_channels(problem: PoolProblem, inner: Axis, form: _Form) -> Iterator[_Wi
         yield planes, width, _rounded(width + halo, unit), 0
 
 
-def _heights(outer: Axis, most_rows: int) -> set[int]:
+def _heights(rows: int, kernel: int, most: int) -> set[int]:
     """Return rows of outputs: all that fit, as many in each tile, or whole runs."""
-    highest = min(outer.out, most_rows)
-    fewest = -(-outer.out // highest)
-    whole = highest // outer.kernel * outer.kernel
-    even = (-(-outer.out // tiles) for tiles in range(fewest, fewest + 3))
-    return {highest, *even, *(rows for rows in (whole, whole - outer.kernel) if rows > 0)}
+    highest = min(rows, most)
+    fewest = -(-rows // highest)
+    whole = highest // kernel * kernel
+    even = (-(-rows // tiles) for tiles in range(fewest, fewest + 3))
+    return {highest, *even, *(height for height in (whole, whole - kernel) if height > 0)}
 
 
 def _rounded(number: int, unit: int) -> int:
@@ -268,7 +281,7 @@ def _cost(problem: PoolProblem, geometry: Geometry, tiles: _Tiles) -> float:
     reads = runs * outer.kernel + tiles.height
     lanes = _rounded(tiles.seats * shares, WARP) / shares
     further = vector // tiles.form.load - 1
-    read = READ + merge * vector + PART * (further << paired)
+    read = READ + merge * vector + PART * (further << paired) + FOLDED * tiles.form.folded
     if problem.channels_last:
         read += SCATTER_WORDS if paired else SCATTER
     column = SEAT * shares + RUN * runs + reads * read * slices(geometry)
@@ -305,7 +318,7 @@ def _tiled_launch(problem: PoolProblem, geometry: Geometry, tiles: _Tiles) -> La
         of = f"Paired<{of}>"
     numbers = (len(geometry.dims), inner.kernel, form.lanes, form.vector, form.load, form.shift)
     struct = tiles.struct(geometry, tiles.seats, neighbours, share)
-    flags = boolean(strided(geometry)), boolean(problem.channels_last)
+    flags = map(boolean, (form.folded, strided(geometry), problem.channels_last))
     return Launch(
         "separable_vectors.cu",
         "separable_vectors",
