@@ -308,17 +308,20 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
 #pragma unroll
         for (int v = 0; v < Vector; ++v) along[v] = extent(inner(), left + element(v).c, slices);
         Accumulator* from = reduced + seat.place + seat.row * pitch;
-        int n = position(seat.p), row = top + seat.row;
+        Out* to = y + position(seat.p);
+        int row = top + seat.row;
         const int end = row + rows(), both = Op::pairs ? row + twin_rows() : 0;
         const int twin = Op::pairs ? to_twin() : 0;
 #pragma unroll 1
-        for (; row < end; ++row, from += pitch, n += row_step()) {
+        for (; row < end; ++row, from += pitch, to += row_step()) {
             const Extent down = extent(outer(), row);
             const Sums totals = get(from);
-            store_row(totals, 0, along, down, y + n, many);
-            if (row >= both) continue;
-            const Extent below = Folded ? extent(outer(), row + rows_apart()) : down;
-            store_row(totals, 1, along, below, y + n + twin, many);
+            store_row(totals, 0, along, down, to, many);
+            if constexpr (Op::pairs) {
+                if (row >= both) continue;
+                const Extent below = Folded ? extent(outer(), row + rows_apart()) : down;
+                store_row(totals, 1, along, below, to + twin, many);
+            }
         }
     }
     // Of one plane, whose partial results are so many halves up in their words.
