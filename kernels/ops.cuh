@@ -178,7 +178,7 @@ template <class T, class To, class Sum> struct IntegerAverage : NoIndices {
     }
 };
 
-// The same for windows of paired_taps at most, whose sums share a word with another plane's. Padding is
+// The same for windows of paired_taps at most, whose sums share a word with others. Padding is
 // what adds nothing to a word.
 template <class Op> struct Paired : Op {
     static constexpr bool pairs = true;

@@ -161,7 +161,7 @@ struct Scalars : Tile<Op, Axes, Width, 32, 1, 0, Strided, ChannelsLast> {
     // Outputs that this thread stores in plane p.
     __device__ int rows_of(int p) const {
         if (stored_column().place > 0) return 0;
-        const int rows = Base::rows_below(p, at.c, Base::stored_row().place, tiles.fold);
+        const int rows = Base::rows_below(p, at.c, Base::stored_row().place, tiles.covered);
         return Strided && rows > 0 ? tiles.row_stride.quotient(rows + Base::apart() - 1) : rows;
     }
     // Position in y of the first of them, and from one to the next.

@@ -20,9 +20,9 @@ extern __shared__ __align__(16) unsigned char shared[];
 
 struct Tiles {
     int planes, all_planes;         // side by side in a block, and of the array
-    int together;                   // of a block: twice as many where words hold two
+    int together;                   // of a block: twice as many where words hold two planes
     int height, width;              // outputs of a tile
-    int fold;                       // rows of outputs that tiles cover: a plane's, or its upper half
+    int covered;                    // rows of outputs under tiles: a plane's, or of its upper half
     int rows;                       // of shared memory: whole runs, as far as they fit
     int columns;                    // of shared memory in use: whole chunks
     Divisor<int> down, across;      // tiles of a plane
@@ -34,7 +34,7 @@ struct Tiles {
     Divisor<int> results, parts;    // stored of a row of one plane, at most, and threads for a column
 };
 
-// What shared memory holds: partial results, or two of two planes in a word.
+// What shared memory holds: partial results, or two in a word.
 //
 // Where a sum of P-th powers overflows or loses small terms, the tile is reduced again, with its taps
 // multiplied by a power of two: by greater ones while small terms are lost, then by smaller ones while
@@ -150,7 +150,7 @@ struct Tile {
         const T* from;
         int count, step;
 
-        // Of two planes in a word one may have fewer, whose last one is merged again.
+        // Of two in a word one may have fewer, whose last one is merged again.
         __device__ const T* at(int s) const {
             if constexpr (Axes == 2) return from;
             else return from + (Op::pairs ? least(s, count - 1) : s) * step;

@@ -7,7 +7,7 @@
 // A thread takes a vector of columns, all of its runs or a share of them; 384 columns and 32 rows of 32
 // bits fit in shared memory, 192 and 64 where half of a warp takes a row, or 96 and 128 where a quarter
 // does. Words hold the 16- or 8-bit maxima of two planes, or their Paired sums of bytes; Folded, those
-// of the upper and the lower half of one plane, of which a single image has no other.
+// of the upper and the lower half of one plane, where there is no other, as in a single image.
 // Counted cost in instructions per output: bench/results.
 #include "separable.cuh"
 
@@ -122,7 +122,7 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
 
     // Where words hold two, from the plane and the row of one to those of its twin.
     __device__ int planes_apart() const { return Folded ? 0 : tiles.planes; }
-    __device__ int rows_apart() const { return Folded ? tiles.fold : 0; }
+    __device__ int rows_apart() const { return Folded ? tiles.covered : 0; }
 
     // Columns of the input and, where words hold two, those of their twins. The tile begins in row
     // `top`, in the padding or not.
@@ -132,9 +132,9 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
         int remaining;  // in the row, from the first of them on
         int apart;      // rows
 
-        // Folded, one of both may be in the padding, and each load asks for itself.
+        // Folded, either half may be in the padding, and each load asks for its own.
         __device__ bool has(int row) const { return Folded || within(row, rows); }
-        __device__ int remaining_in(int row) const { return !Folded || within(row, rows) ? remaining : 0; }
+        __device__ int remaining_in(int row) const { return Folded && !within(row, rows) ? 0 : remaining; }
     };
 
     // Where the input has none of them it has no row of them.
@@ -169,7 +169,8 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
         return elements;
     }
     __device__ Taps read(const Columns& columns, int row, int slice = 0) const {
-        const int offset = row * columns.step;
+        // It may wrap where no row is.
+        const int offset = static_cast<unsigned>(row) * columns.step;
         const Elements own = load(columns.from.at(slice) + offset, columns.remaining_in(row));
         Taps taps;
         if constexpr (Op::pairs) {
@@ -256,7 +257,7 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
     __device__ int rows_of(int p, int end) const {
         return least(Base::rows_below(p, seat.c, seat.row, end), seat.end - seat.row);
     }
-    __device__ int rows() const { return rows_of(seat.p, tiles.fold); }
+    __device__ int rows() const { return rows_of(seat.p, tiles.covered); }
     __device__ int twin_rows() const {
         return rows_of(seat.p + planes_apart(), Base::dense(outer()) - rows_apart());
     }
@@ -310,7 +311,7 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
         Accumulator* from = reduced + seat.place + seat.row * pitch;
         Out* to = y + position(seat.p);
         int row = top + seat.row;
-        const int end = row + rows(), both = Op::pairs ? row + twin_rows() : 0;
+        const int end = row + rows(), twin_end = Op::pairs ? row + twin_rows() : 0;
         const int twin = Op::pairs ? to_twin() : 0;
 #pragma unroll 1
         for (; row < end; ++row, from += pitch, to += row_step()) {
@@ -318,7 +319,7 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
             const Sums totals = get(from);
             store_row(totals, 0, along, down, to, many);
             if constexpr (Op::pairs) {
-                if (row >= both) continue;
+                if (row >= twin_end) continue;
                 const Extent below = Folded ? extent(outer(), row + rows_apart()) : down;
                 store_row(totals, 1, along, below, to + twin, many);
             }
@@ -379,8 +380,8 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
             const int group = tiles.results.quotient(t), result = t - group * in_row;
             const int p = tiles.parts.quotient(group), part = group - p * parts;
             const int c = along.place + result * tiles.column_stride.divisor;
-            const int rows = Base::rows_below(p, c, 0, tiles.fold);
-            const int both = Base::rows_below(p + tiles.planes, c, 0, tiles.fold);
+            const int rows = Base::rows_below(p, c, 0, tiles.covered);
+            const int both = Base::rows_below(p + tiles.planes, c, 0, tiles.covered);
             const int plane = first_plane + p, first_row = plane * outer().out.divisor + down.output + part;
             Out* to = y + first_row * row_step() + along.output + result;
 #pragma unroll 1
@@ -441,14 +442,14 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
     }
 
     __device__ void store_twins(T* y) const {
-        const int end = rows(), both = twin_rows(), many = in_row(), twin = to_twin();
+        const int end = rows(), twin_end = twin_rows(), many = in_row(), twin = to_twin();
         T* to = y + position(seat.p);
         Accumulator* from = reduced + seat.place + seat.row * pitch;
 #pragma unroll 1
         for (int r = 0; r < end; ++r, from += pitch, to += row_step()) {
             const Sums words = get(from);
             store_halves(words, false, to, many);
-            if (r < both) store_halves(words, true, to + twin, many);
+            if (r < twin_end) store_halves(words, true, to + twin, many);
         }
     }
 };
@@ -461,7 +462,7 @@ template <class Op, int Axes, int Width, int Lanes, int Vector, int Load, int Sh
 __global__ void __launch_bounds__(256, blocks<Op>)
 separable_vectors(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
                   const __grid_constant__ Tiles tiles, const __grid_constant__ Window<Axes, int> w) {
-    static_assert(!(Strided && (ChannelsLast || Folded)), "results that are apart are stored one by one");
+    static_assert(!(Strided && (ChannelsLast || Folded)), "results that are apart are stored channels first, of whole planes");
     Vectors<Op, Axes, Width, Lanes, Vector, Load, Shift, Folded, Strided, ChannelsLast> tile(w, tiles);
     reduce_tile<Width>(tile, x, y);
 }

@@ -161,6 +161,9 @@ NARROW = (7, 11)
 """Windows whose rows take separable_vectors.cu the most registers: narrower than a lane's chunk. Of
 odd rows it reads the elements one by one."""
 
+IMAGE = (3, 2048)
+"""Channels and sides of a single image: an odd number of planes. Words hold both halves of one."""
+
 GLOBAL: tuple[Sizes, ...] = ((7, 7), (56, 56))
 """Planes that global operators reduce."""
 
@@ -173,8 +176,8 @@ def network_plans() -> Iterator[Plan]:
         for problem in _pools(among, CHANNELS, kernel, strides, spatial, pads):
             yield _plan(problem)
             yield _plan(problem, "specialised")
-    for width, size in product(NARROW, (PLANE[1], PLANE[1] - 1)):
-        for problem in _pools(among, CHANNELS, [width] * 2, [1, 1], (size,) * 2, width // 2):
+    for (channels, side), odd, width in product(((CHANNELS, PLANE[1]), IMAGE), (0, 1), NARROW):
+        for problem in _pools(among, channels, [width] * 2, [1, 1], [side - odd] * 2, width // 2):
             if (vectors := _plan(problem, "separable_vectors")).kernel == "separable_vectors":
                 yield vectors
     for spatial in GLOBAL:

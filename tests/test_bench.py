@@ -420,6 +420,44 @@ def test_large_windows_take_the_cheaper_of_two_kernels(op: str, dtype: str, layo
     assert chosen == ["separable_vectors", columns]
 
 
+def single(op: str, dtype: str, shape: tuple[int, ...], kernel: tuple[int, ...]) -> Case:
+    layout = "NHWC" if shape[-1] == 3 else "NCHW"
+    fields = {"id": "image", "op": op, "dtype": dtype, "layout": layout, "shape": shape}
+    return Case.from_json(fields | {"kernel": kernel})
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tools")
+@pytest.mark.parametrize(
+    ("op", "dtype"), [("max", "float16"), ("max", "uint8"), ("average", "int8")]
+)
+def test_a_large_single_image_issues_hardly_more_than_one_of_a_batch(
+    op: str, dtype: str
+) -> None:
+    for image, kernel in product(((1, 4096, 4096), (2160, 3840, 3)), (13, 15)):
+        cases = [single(op, dtype, (images, *image), (kernel, kernel)) for images in (1, 2)]
+        one, of_two = (analysed(case)["issued"] for case in cases)
+        assert one <= 1.2 * of_two, (image, kernel)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tools")
+@pytest.mark.parametrize(("op", "dtype"), [("max", "float16"), ("average", "uint8")])
+def test_small_windows_of_odd_rows_take_the_cheaper_of_two_kernels(
+    op: str, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where rows.cu reads elements one by one, and words of a single image hold both halves."""
+    windows = [(3, 3), (4, 4), (6, 4), (12, 1)]
+    cost = {}
+    for kernel in ("auto", "rows", "separable_vectors"):
+        monkeypatch.setattr(static, "plan", partial(planner.plan.__wrapped__, kernel=kernel))
+        cases = [single(op, dtype, (1, 1, 4095, 4095), window) for window in windows]
+        static.compile_ahead(cases)
+        cost[kernel] = [analysed(case)["issued"] for case in cases]
+    for window, auto, *others in zip(windows, *cost.values(), strict=True):
+        assert auto <= 1.2 * min(others), (window, auto, others)
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("tools")
 @pytest.mark.parametrize(("op", "dtype"), [("max", "float16"), ("average", "float32")])

@@ -700,12 +700,11 @@ def test_words_hold_sums_of_bytes_of_two_planes() -> None:
 
 
 def test_words_hold_both_halves_of_a_plane_without_a_twin() -> None:
-    """A single image, gray or of three channels, takes as many instructions as one of a batch."""
+    """Those of a large single image, gray or of three channels; of planes in pairs none."""
 
-    def folded(*shape: int, op: str = "max", dtype: str = "uint8", strides: int = 1) -> bool:
-        problem = resolve(
-            op, shape, dtype, kernel_shape=13, strides=strides, channels_last=shape[-1] == 3
-        )
+    def folded(*shape: int, op: str = "max", dtype: str = "uint8", **more: Any) -> bool:
+        window = {"kernel_shape": 13, "channels_last": shape[-1] == 3} | more
+        problem = resolve(op, shape, dtype, **window)
         (launch,) = plan(problem, kernel="separable_vectors").launches
         assert launch.source == "separable_vectors.cu"
         return launch.template[7] == "true"
@@ -718,6 +717,7 @@ def test_words_hold_both_halves_of_a_plane_without_a_twin() -> None:
     assert not folded(1, 1, 4096, 4096, dtype="float32"), "a partial result fills a word"
     assert not folded(1, 1, 4096, 4096, op="average", dtype="float16")
     assert not folded(1, 1, 4096, 4096, strides=2)
+    assert not folded(1, 64, 225, 8, kernel_shape=(15, 9), pads=4)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "uint8"])

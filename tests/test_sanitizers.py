@@ -381,20 +381,20 @@ BUGS = {
         maxima_in_words, "vectors",
     ),
     "sums of a plane that is not there": Planted(
-        "separable_vectors.cu", "if (row >= both) continue;", "if (!Op::pairs) continue;",
+        "separable_vectors.cu", "if (row >= twin_end) continue;", "if (!Op::pairs) continue;",
         OUTSIDE, sums_in_words, "vectors",
     ),
     "results below the lower half of a plane": Planted(
-        "separable_vectors.cu", "if (r < both) store_halves", "store_halves",
+        "separable_vectors.cu", "if (r < twin_end) store_halves", "store_halves",
         OUTSIDE, maxima_of_both_halves, "vectors",
     ),
     "results of the lower half by the upper one": Planted(
-        "separable_vectors.cu", "rows_of(seat.p, tiles.fold)",
+        "separable_vectors.cu", "rows_of(seat.p, tiles.covered)",
         "rows_of(seat.p, Base::dense(outer()))", RACE + "global memory", maxima_of_both_halves,
         "vectors in parts",
     ),
     "rows above the upper half of a plane": Planted(
-        "separable_vectors.cu", "!Folded || within(row, rows) ? remaining : 0", "remaining",
+        "separable_vectors.cu", "Folded && !within(row, rows) ? 0 : remaining", "remaining",
         OUTSIDE, maxima_of_both_halves, "vectors",
     ),
     "results again past an odd row": Planted(

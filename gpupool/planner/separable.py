@@ -47,7 +47,7 @@ CHUNK, PITCH = 9, 252
 TILES_DTYPE = np.dtype(
     [
         *((name, "i4") for name in ("planes", "all_planes", "together", "height", "width")),
-        *((name, "i4") for name in ("fold", "rows", "columns")),
+        *((name, "i4") for name in ("covered", "rows", "columns")),
         *((name, divisor_dtype("int")) for name in ("down", "across")),
         ("span", "i4"),
         *((name, divisor_dtype("int")) for name in ("seats", "neighbours")),
@@ -67,15 +67,15 @@ class Tiles:
     """The outputs of one block, as if strides were 1: planes x height x width.
 
     ``span`` input columns lie under a plane's; ``together`` counts two planes where a word of
-    shared memory holds both; ``rows`` and ``columns`` of it are used. Tiles cover ``fold`` rows of
-    outputs: all of a plane, or its upper half where words hold both.
+    shared memory holds both; ``rows`` and ``columns`` of it are used. Under tiles are
+    ``covered`` rows of outputs: all of a plane, or its upper half where words hold both halves.
     """
 
     planes: int
     together: int
     height: int
     width: int
-    fold: int
+    covered: int
     span: int
     rows: int
     columns: int
@@ -84,7 +84,7 @@ class Tiles:
         """Return how many take the planes, the rows and the columns."""
         across = geometry.dense.dims[-1].axis.out
         planes = -(-all_planes(geometry) // self.together)
-        return planes, -(-self.fold // self.height), -(-across // self.width)
+        return planes, -(-self.covered // self.height), -(-across // self.width)
 
     def struct(self, geometry: Geometry, seats: int, neighbours: int, share: int) -> Scalar:
         """Return what a kernel receives."""
@@ -93,7 +93,7 @@ class Tiles:
         results = -(-self.width // strides[1])
         parts = max(1, STORING // (results * self.planes))
         numbers = (
-            self.planes, all_planes(geometry), self.together, self.height, self.width, self.fold,
+            self.planes, all_planes(geometry), self.together, self.height, self.width, self.covered,
             self.rows, self.columns, divisor(down, "int"), divisor(across, "int"), self.span,
             divisor(seats, "int"), divisor(neighbours, "int"), share,
             *(divisor(number, "int") for number in (*strides, results, parts)),

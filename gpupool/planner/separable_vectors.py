@@ -38,10 +38,10 @@ MOST_INTEGER_TAPS = 2**15 - 1
 CHUNK = {4: 12, 8: 10}
 """Outputs of a row that one lane takes, by the bytes of a partial result."""
 
-SEAT, RUN, READ, MERGE, LINE = 150, 22, 15, 5, 75
-"""Instructions of a thread: where its columns are, a run, and of each row a vector that is read
-and a column that is merged; and of a lane for each row. Fitted to 450 tiles, whose counts all
-numbers here meet within 11 % (standard deviation), 4 % too high."""
+SEAT, IDLE, RUN, READ, MERGE, LINE = 150, 90, 22, 15, 5, 75
+"""Instructions of a thread: where its columns are, or that it has none, a run, and of each row a
+vector that is read and a column that is merged; and of a lane for each row. Fitted to 450 tiles,
+whose counts all numbers here meet within 11 % (standard deviation), 4 % too high."""
 
 WORD_MERGE, WORD_LINE = 2.5, 60
 """The same for maxima of 32 bits, which nothing widens or pairs."""
@@ -53,20 +53,21 @@ STORE, STORE_ROOTS = {"max": 0, "average": 28}, {1: 4, 2: 28, 3: 80}
 """The same for a vector of results, of norms by their exponent."""
 
 STORE_PAIRED = 100
-"""The same for averages of bytes of two planes."""
+"""The same for averages of bytes, two in a word."""
 
 RESULT = 14
 """And for one of results that are apart."""
 
 PART = 3
-"""More for each further part of a vector that is read in parts, twice for words of two planes."""
+"""More for each further part of a vector that is read in parts, twice for words of two."""
 
 FOLDED = 3
-"""More for each row of a vector and of its twin in the same plane: either may be in the padding."""
+"""More for each row of a vector and of its twin in the same plane, since either may be in the
+padding. The estimates of 69 tiles of single images are the counts, 6 % apart."""
 
 SCATTER, SCATTER_WORDS = 8, 14
 """More for each row of a vector of channels, whose elements are apart in shared memory, and where
-its words hold two planes."""
+its words hold two."""
 
 
 @dataclass(frozen=True)
@@ -206,11 +207,11 @@ def _tiles(problem: PoolProblem, geometry: Geometry, form: _Form) -> Iterator[_T
         if form.folded and all_planes(geometry) % (2 * planes) == 0:
             continue  # each plane has a twin
         columns = _rounded(planes * span + behind + form.chunk - 1, form.chunk)
-        fold = -(-outer.out // 2) if form.folded else outer.out
+        covered = -(-outer.out // 2) if form.folded else outer.out
         together = planes << (form.paired and not form.folded)
-        for height in _heights(fold, outer.kernel, most_rows):
+        for height in _heights(covered, outer.kernel, most_rows):
             rows = min(_rounded(height, outer.kernel), most_rows)
-            yield _Tiles(planes, together, height, width, fold, span, rows, columns, form)
+            yield _Tiles(planes, together, height, width, covered, span, rows, columns, form)
 
 
 _Width = tuple[int, int, int, int]
@@ -293,7 +294,8 @@ def _cost(problem: PoolProblem, geometry: Geometry, tiles: _Tiles) -> float:
     else:
         stores = lanes * results * store
     lines = _rounded(results * tiles.form.lanes, THREADS)
-    each = lanes * column + lines * line + stores
+    idle = max(0, THREADS - lanes * shares)
+    each = lanes * column + idle * IDLE + lines * line + stores
     return max(prod(tiles.blocks(geometry)), BLOCKS) * each
 
 

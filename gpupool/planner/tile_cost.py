@@ -24,6 +24,10 @@ LINE, LOAD, FAR_LOAD, CONVERT, UNPACK = 2.7, 2.0, 3.2, 0.9, 0.6
 """Of each row of the input, load, load of a pixel that is no neighbour, and element widened, alone
 or in a pair."""
 
+INSIDE = 0.7
+"""Less of each row and load where no tile lies over an edge and no word takes a pair: a constant
+away from one address."""
+
 FILL, WHOLE_FILL = 1.6, 0.7
 """Of each word that a load may leave out, alone or with the rest of a whole row; maxima read
 another row instead."""
@@ -37,8 +41,8 @@ POWER = {1: 0.5, 2: 0.5, 3: 2.5}
 ROOT, DOUBLE_ROOT = {1: 4, 2: 9, 3: 15}, {1: 4, 2: 23, 3: 15}
 """From a sum of powers to the element."""
 
-AVERAGE, INTEGER_AVERAGE, MAXIMUM, NARROW_MAXIMUM = 4, 9, 1, 6
-"""From another partial result to the element: narrow ones have 16 bits that are no pair."""
+AVERAGE, INTEGER_AVERAGE, MAXIMUM = 4, 9, 1
+"""From another partial result to the element."""
 
 TAP, DOUBLE_TAP, NUMBER, NARROW_NUMBER = 4.2, 5.8, 8, 14
 """With Indices: to compare a tap, and from a place to a number, of 16 bits with another load."""
@@ -120,7 +124,7 @@ def _path(
     rows = _rows(axes)
     lines = slices * ((tile.rows - 1) * rows.stride + rows.kernel)
     count = SETUP + THIRD_AXIS * (len(axes) > 2) + lines * _read(problem, tile, line)
-    count += STORE * _stores(tile) + _finish(problem, tile) * _results(tile)
+    count += STORE * _stores(tile) + _finish(problem) * _results(tile)
     if problem.indices:
         return count + _tap(problem) * slices * rows.kernel * axes[-1].kernel * _results(tile)
     merges = _merges(axes, tile, line, slices)
@@ -169,10 +173,12 @@ def _read(problem: PoolProblem, tile: Tile, line: Line) -> float:
         lift += UNPACK if problem.dtype.itemsize == 1 else 0.0
     else:
         lift += CONVERT if problem.dtype.itemsize < 4 else 0.0
-    load = LOAD if tile.packed else FAR_LOAD
+    load, each_line = LOAD if tile.packed else FAR_LOAD, LINE
+    if tile.over == "nowhere" and not tile.pairs:
+        load, each_line = load - INSIDE, each_line - INSIDE
     clamped = CLAMP[problem.dtype.itemsize] if tile.over == "at_ends" else 0.0
     fill = _fill(problem, tile) * line.words
-    return LINE + clamped + load * line.loads + fill + lift * line.elements
+    return each_line + clamped + load * line.loads + fill + lift * line.elements
 
 
 def _fill(problem: PoolProblem, tile: Tile) -> float:
@@ -228,15 +234,14 @@ def _tap(problem: PoolProblem) -> float:
     return DOUBLE_TAP if problem.dtype.name == "float64" else TAP
 
 
-def _finish(problem: PoolProblem, tile: Tile) -> float:
-    narrow = problem.dtype.itemsize == 2
+def _finish(problem: PoolProblem) -> float:
     if problem.indices:
-        return NARROW_NUMBER if narrow else NUMBER
+        return NARROW_NUMBER if problem.dtype.itemsize == 2 else NUMBER
     if problem.reduction == "lp":
         return (DOUBLE_ROOT if problem.dtype.name == "float64" else ROOT)[int(problem.p)]
     if problem.reduction == "average":
         return AVERAGE if problem.dtype.is_float else INTEGER_AVERAGE
-    return NARROW_MAXIMUM if narrow and not tile.pairs else MAXIMUM
+    return MAXIMUM
 
 
 def _counting(problem: PoolProblem, axes: tuple[Axis, ...], tile: Tile) -> int:
