@@ -431,9 +431,7 @@ def single(op: str, dtype: str, shape: tuple[int, ...], kernel: tuple[int, ...])
 @pytest.mark.parametrize(
     ("op", "dtype"), [("max", "float16"), ("max", "uint8"), ("average", "int8")]
 )
-def test_a_large_single_image_issues_hardly_more_than_one_of_a_batch(
-    op: str, dtype: str
-) -> None:
+def test_a_large_single_image_issues_hardly_more_than_one_of_a_batch(op: str, dtype: str) -> None:
     for image, kernel in product(((1, 4096, 4096), (2160, 3840, 3)), (13, 15)):
         cases = [single(op, dtype, (images, *image), (kernel, kernel)) for images in (1, 2)]
         one, of_two = (analysed(case)["issued"] for case in cases)
