@@ -117,7 +117,8 @@ NUMBER = r"(0|-?[1-9]\d{0,9})"
 WORD = "int|long long|true|false|nowhere|at_ends|anywhere"
 ARGUMENT = rf"({NAME}|{NUMBER}|{WORD}|Sizes<{NUMBER}(, {NUMBER})*>)"
 OPERATOR = rf"(Max|ArgMax|Average|IntegerAverage|Lp)<{ARGUMENT}(, {ARGUMENT})*>"
-EXPRESSION = re.compile(rf"[a-z_]+<({ARGUMENT}|{OPERATOR})(, ({ARGUMENT}|{OPERATOR}))*>")
+FIRST = rf"{ARGUMENT}|{OPERATOR}|Paired<{OPERATOR}>"
+EXPRESSION = re.compile(rf"[a-z_]+<({FIRST})(, ({ARGUMENT}|{OPERATOR}))*>")
 
 
 def test_every_expression_is_of_names_from_tables_and_bounded_integers() -> None:
