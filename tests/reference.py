@@ -10,7 +10,7 @@ from __future__ import annotations
 import decimal
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain, product
@@ -114,43 +114,51 @@ def lines(
 
 @dataclass(frozen=True)
 class Pooling:
-    """The shape of a result and, for each of its elements, where in x its valid taps are."""
+    """The shape of a result and, for each of its elements, the valid taps and their counted number.
+
+    A tap is a row-major position in x.
+    """
 
     shape: Place
-    windows: dict[Place, tuple[list[Place], int]]
+    windows: dict[Place, tuple[list[int], int]]
 
 
 def pooling(shape: Place, channels_last: bool, **attributes: Any) -> Pooling:
-    def place(n: int, c: int, spatial: Place) -> Place:
-        return (n, *spatial, c) if channels_last else (n, c, *spatial)
-
-    batch, channels = shape[0], shape[-1 if channels_last else 1]
-    along = lines(shape[1:-1] if channels_last else shape[2:], **attributes)
+    channel = len(shape) - 1 if channels_last else 1
+    along = [axis for axis in range(1, len(shape)) if axis != channel]
+    axes = lines(tuple(shape[axis] for axis in along), **attributes)
+    steps = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    plane = {}  # one for all: taps from the first element of a plane on
+    for o in product(*(range(len(axis.valid)) for axis in axes)):
+        valid = (
+            [q * steps[axis] for q in line.valid[i]]
+            for axis, line, i in zip(along, axes, o, strict=True)
+        )
+        counted = math.prod(line.counted[i] for line, i in zip(axes, o, strict=True))
+        plane[o] = [sum(tap) for tap in product(*valid)], counted
     windows = {}
-    for n, c in product(range(batch), range(channels)):
-        for o in product(*(range(len(axis.valid)) for axis in along)):
-            taps = product(*(axis.valid[i] for axis, i in zip(along, o, strict=True)))
-            counted = math.prod(axis.counted[i] for axis, i in zip(along, o, strict=True))
-            windows[place(n, c, o)] = [place(n, c, tap) for tap in taps], counted
-    return Pooling(place(batch, channels, tuple(len(axis.valid) for axis in along)), windows)
+    for n, c in product(range(shape[0]), range(shape[channel])):
+        first = n * steps[0] + c * steps[channel]
+        for o, (taps, counted) in plane.items():
+            place = (n, *o, c) if channels_last else (n, c, *o)
+            windows[place] = [first + tap for tap in taps], counted
+    sizes = tuple(len(line.valid) for line in axes)
+    whole = (shape[0], *sizes, shape[-1]) if channels_last else (*shape[:2], *sizes)
+    return Pooling(whole, windows)
 
 
-def flat(place: Place, shape: Place) -> int:
-    """Return the row-major position of an element."""
-    position = 0
-    for q, size in zip(place, shape, strict=True):
-        position = position * size + q
-    return position
+def column_major(position: int, shape: Place) -> int:
+    """Return a row-major position as it is where each plane is counted column-major."""
+    size = math.prod(shape[2:])
+    plane, place = position // size, np.unravel_index(position % size, shape[2:])
+    return plane * size + int(np.ravel_multi_index(place, shape[2:], order="F"))
 
 
-def column_major(place: Place, shape: Place) -> int:
-    """Return the position of an element whose plane is counted column-major."""
-    plane = place[0] * shape[1] + place[1]
-    position = plane * math.prod(shape[2:])
-    step = 1
-    for q, size in zip(place[2:], shape[2:], strict=True):
-        position, step = position + q * step, step * size
-    return position
+def numbers(x: np.ndarray[Any, Any]) -> list[float]:
+    """Return the elements in row-major order."""
+    with np.errstate(invalid="ignore"):  # signalling NaN
+        listed: list[float] = x.astype(float).ravel().tolist()
+    return listed
 
 
 # Maxima
@@ -160,9 +168,9 @@ def lowest(dtype: np.dtype[Any]) -> Any:
     return np.iinfo(dtype).min if dtype.kind in "iu" else -math.inf
 
 
-def first_greatest(x: np.ndarray[Any, Any], taps: list[Place]) -> Place | None:
+def first_greatest(x: list[float], taps: Iterable[int]) -> int | None:
     """Scan the taps in order: the first NaN, or else the first of the equal greatest."""
-    best: Place | None = None
+    best: int | None = None
     for tap in taps:
         if best is None or (not math.isnan(x[best]) and (math.isnan(x[tap]) or x[tap] > x[best])):
             best = tap
@@ -181,11 +189,12 @@ def max_pool(
     pool = pooling(x.shape, channels_last, kernel_shape=kernel_shape, **attributes)
     y = np.full(pool.shape, lowest(x.dtype), x.dtype)
     indices = np.full(pool.shape, -1, np.int64)
+    elements, listed = x.ravel(), numbers(x)
     for o, (taps, _) in pool.windows.items():
-        best = first_greatest(x, taps)
+        best = first_greatest(listed, taps)
         if best is not None:
-            y[o] = x[best]
-            indices[o] = (column_major if storage_order else flat)(best, x.shape)
+            y[o] = elements[best]
+            indices[o] = column_major(best, x.shape) if storage_order else best
     return (y, indices) if return_indices else (y,)
 
 
@@ -214,18 +223,32 @@ def max_unpool(
 # Means and norms
 
 
-def summed(taps: list[float], count: int) -> Real:
-    """Return the sum of the taps divided by ``count``."""
-    infinities = {tap for tap in taps if math.isinf(tap)}
-    if any(map(math.isnan, taps)) or len(infinities) == 2:
-        return Real(math.nan, finite=False)
-    if infinities:
-        return Real(infinities.pop(), finite=False)
-    ratios = [tap.as_integer_ratio() for tap in taps]
-    unit = max((denominator for _, denominator in ratios), default=1)  # all are powers of two
-    whole = [numerator * (unit // denominator) for numerator, denominator in ratios]
-    size = max(count, 1) * unit
-    return Real(Fraction(sum(whole), size), Fraction(sum(map(abs, whole)), size), len(taps))
+@dataclass(frozen=True)
+class Exact:
+    """The elements of an array in row-major order: integers over one divisor, and what is none."""
+
+    whole: list[int]
+    divisor: int
+    special: dict[int, float]
+
+    @classmethod
+    def of(cls, x: np.ndarray[Any, Any]) -> Exact:
+        elements = numbers(x)
+        special = {tap: value for tap, value in enumerate(elements) if not math.isfinite(value)}
+        finite = [0.0 if tap in special else value for tap, value in enumerate(elements)]
+        ratios = [value.as_integer_ratio() for value in finite]
+        divisor = max((denominator for _, denominator in ratios), default=1)  # all powers of two
+        whole = [numerator * (divisor // denominator) for numerator, denominator in ratios]
+        return cls(whole, divisor, special)
+
+    def mean(self, taps: list[int], count: int) -> Real:
+        """Return the sum of the taps divided by ``count``."""
+        if special := {self.special[tap] for tap in taps if tap in self.special}:
+            return Real(special.pop() if len(special) == 1 else math.nan, finite=False)
+        terms = [self.whole[tap] for tap in taps]
+        divisor = max(count, 1) * self.divisor
+        total, magnitude = sum(terms), sum(map(abs, terms))
+        return Real(Fraction(total, divisor), Fraction(magnitude, divisor), len(taps))
 
 
 def average_pool(
@@ -239,15 +262,23 @@ def average_pool(
 ) -> np.ndarray[Any, Any]:
     pool = pooling(x.shape, channels_last, kernel_shape=kernel_shape, **attributes)
     y = np.empty(pool.shape, object)
+    exact = Exact.of(x)
     for o, (taps, counted) in pool.windows.items():
-        values = [float(x[tap]) for tap in taps]
-        y[o] = summed(values, counted if count_include_pad else len(taps))
+        y[o] = exact.mean(taps, counted if count_include_pad else len(taps))
     return y
 
 
+def power(value: decimal.Decimal, exponent: decimal.Decimal) -> decimal.Decimal:
+    """Raise to a power; a square root takes a fiftieth of the time of one that is not whole."""
+    twice = DECIMAL.multiply(exponent, 2)
+    if exponent % 1 and not twice % 1:
+        return DECIMAL.sqrt(DECIMAL.power(value, twice))
+    return DECIMAL.power(value, exponent)
+
+
 @functools.lru_cache(maxsize=2**16)
-def power(value: float, p: float) -> decimal.Decimal:
-    return DECIMAL.power(decimal.Decimal(value), decimal.Decimal(p))
+def power_of_tap(magnitude: float, p: float) -> decimal.Decimal:
+    return power(decimal.Decimal(magnitude), decimal.Decimal(p))
 
 
 def norm(taps: list[float], p: float) -> Real:
@@ -261,8 +292,8 @@ def norm(taps: list[float], p: float) -> Real:
         return Real(Fraction(0))
     total = decimal.Decimal(0)
     for magnitude in magnitudes:
-        total = DECIMAL.add(total, power(magnitude, p))
-    root = DECIMAL.power(total, DECIMAL.divide(decimal.Decimal(1), decimal.Decimal(p)))
+        total = DECIMAL.add(total, power_of_tap(magnitude, p))
+    root = power(total, DECIMAL.divide(decimal.Decimal(1), decimal.Decimal(p)))
     exact = Fraction(root)
     return Real(exact, exact, len(taps), max(magnitudes), min(magnitudes))
 
@@ -277,8 +308,9 @@ def lp_pool(
 ) -> np.ndarray[Any, Any]:
     pool = pooling(x.shape, channels_last, kernel_shape=kernel_shape, **attributes)
     y = np.empty(pool.shape, object)
+    listed = numbers(x)
     for o, (taps, _) in pool.windows.items():
-        y[o] = norm([float(x[tap]) for tap in taps], p)
+        y[o] = norm([listed[tap] for tap in taps], p)
     return y
 
 
@@ -337,10 +369,13 @@ def max_roi_pool(
             round_half_away(np.float32(corner) * np.float32(spatial_scale)) for corner in roi[1:]
         )
         rows, columns = bins(y1, y2, height, x.shape[2]), bins(x1, x2, width, x.shape[3])
-        for c, i, j in np.ndindex(y.shape[1:]):
-            best = first_greatest(x, [(n, c, h, w) for h in rows[i] for w in columns[j]])
-            if best is not None:
-                y[r, c, i, j] = x[best]
+        for c, image in enumerate(x[n]):
+            elements, listed = image.ravel(), numbers(image)
+            for i, j in product(range(height), range(width)):
+                taps = [h * image.shape[1] + w for h, w in product(rows[i], columns[j])]
+                best = first_greatest(listed, taps)
+                if best is not None:
+                    y[r, c, i, j] = elements[best]
     return (np.moveaxis(y, 1, -1) if channels_last else y,)
 
 
@@ -360,7 +395,11 @@ def sample_points(
     ]
 
 
-def corners(q: Fraction, size: int) -> list[tuple[int, Fraction]]:
+Weighted = tuple[int, Fraction]
+"""A position beside a sample point, and its weight."""
+
+
+def corners(q: Fraction, size: int) -> list[Weighted]:
     """Return the two positions beside a sample point with their weights; none outside."""
     if q < -1 or q > size:
         return []
@@ -389,24 +428,26 @@ def roi_align(
         x1, y1, x2, y2 = (Fraction(float(c)) * Fraction(spatial_scale) for c in roi)
         rows = sample_points(y1, y2, output_height, sampling_ratio, half_pixel)
         columns = sample_points(x1, x2, output_width, sampling_ratio, half_pixel)
-        for c, i, j in np.ndindex(y.shape[1:]):
-            image = x[int(batch_indices[r]), c]
-            y[r, c, i, j] = aligned(image, list(product(rows[i], columns[j])), mode)
+        for c, image in enumerate(x[int(batch_indices[r])]):
+            down = [[corners(q, image.shape[0]) for q in points] for points in rows]
+            along = [[corners(q, image.shape[1]) for q in points] for points in columns]
+            pixels = [[Fraction(value) for value in numbers(row)] for row in image]
+            for i, j in product(range(output_height), range(output_width)):
+                y[r, c, i, j] = aligned(pixels, list(product(down[i], along[j])), mode)
     return np.moveaxis(y, 1, -1) if channels_last else y
 
 
 def aligned(
-    image: np.ndarray[Any, Any], points: list[tuple[Fraction, Fraction]], mode: str
+    image: list[list[Fraction]], points: list[tuple[list[Weighted], list[Weighted]]], mode: str
 ) -> Real:
     """Reduce one bin: the mean of its samples, or the greatest of all their weighted corners."""
     samples = []
-    for row, column in points:
-        beside = product(corners(row, image.shape[0]), corners(column, image.shape[1]))
-        terms = [Fraction(float(image[h, w])) * u * v for (h, u), (w, v) in beside]
+    for down, along in points:
+        terms = [image[h][w] * (u * v) for (h, u), (w, v) in product(down, along)]
         samples.append(terms or [Fraction(0)])
     if not samples:
         return Real(Fraction(0))
-    largest = max(abs(Fraction(float(v))) for v in image.flat)
+    largest = max(abs(pixel) for row in image for pixel in row)
     if mode == "max":
         value = max(term for terms in samples for term in terms)
     else:
