@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import ml_dtypes
@@ -24,6 +24,11 @@ EVERY = FLOATS + INTEGERS
 
 MOST = {1: 40, 2: 9, 3: 5, 4: 3}
 """The greatest spatial size for a number of spatial axes."""
+
+between = cache(st.integers)
+among = cache(st.sampled_from)
+either = st.booleans()
+"""Made once for each range: Hypothesis takes longer to examine a new strategy than to draw."""
 
 
 @dataclass(frozen=True)
@@ -129,19 +134,17 @@ WITH_SPECIAL: dict[str, Palette] = {
 }
 
 
-def values(
-    dtype: np.dtype[Any], shape: tuple[int, ...], finite: bool = False
-) -> st.SearchStrategy[np.ndarray[Any, Any]]:
+SEEDS = between(0, 2**16)
+
+
+def _values(
+    draw: st.DrawFn, dtype: np.dtype[Any], shape: tuple[int, ...], finite: bool
+) -> np.ndarray[Any, Any]:
     palettes = FINITE if finite else FINITE | WITH_SPECIAL
     if dtype.kind in "iu":
         palettes = {"ties": FINITE["ties"], "any bits": _bits}
-    return st.builds(
-        lambda name, seed: np.asarray(
-            palettes[name](np.random.default_rng(seed), shape, dtype)
-        ).astype(dtype),
-        st.sampled_from(sorted(palettes)),
-        st.integers(0, 2**16),
-    )
+    palette = palettes[draw(among(tuple(sorted(palettes))))]
+    return np.asarray(palette(np.random.default_rng(draw(SEEDS)), shape, dtype)).astype(dtype)
 
 
 # Memory
@@ -187,14 +190,8 @@ MEMORY: dict[str, Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]] = {
 """Ways to lay an array out; all but "broadcast", which repeats, keep its values."""
 
 
-def arrays(
-    dtype: np.dtype[Any], shape: tuple[int, ...], finite: bool = False
-) -> st.SearchStrategy[np.ndarray[Any, Any]]:
-    return st.builds(
-        lambda x, name: MEMORY[name](x),
-        values(dtype, shape, finite),
-        st.sampled_from(sorted(MEMORY)),
-    )
+LAYOUTS = among(tuple(sorted(MEMORY)))
+SAME_VALUES = among(tuple(sorted(name for name in MEMORY if not name.startswith("broadcast"))))
 
 
 # Geometry
@@ -210,18 +207,19 @@ class Axis:
     end: int
 
 
+@cache
 @st.composite
 def axes(draw: st.DrawFn, most: int, auto_pad: str, ceil_mode: bool) -> Axis:
     """Draw one spatial axis whose window fits: at least one output."""
-    size = draw(st.integers(1, most))
-    stride, dilation = draw(st.integers(1, 4)), draw(st.integers(1, 3))
+    size = draw(between(1, most))
+    stride, dilation = draw(between(1, 4)), draw(between(1, 3))
     begin = end = 0
-    if auto_pad == "NOTSET" and draw(st.booleans()):
-        begin, end = draw(st.integers(0, 4)), draw(st.integers(0, 4))
+    if auto_pad == "NOTSET" and draw(either):
+        begin, end = draw(between(0, 4)), draw(between(0, 4))
     overhang = stride - 1 if ceil_mode and auto_pad == "NOTSET" else 0
     room = size + begin + end + overhang
     longest = most if auto_pad.startswith("SAME") else (room - 1) // dilation + 1
-    return Axis(size, draw(st.integers(1, longest)), stride, dilation, begin, end)
+    return Axis(size, draw(between(1, longest)), stride, dilation, begin, end)
 
 
 def _spelled(draw: st.DrawFn, numbers: list[int], default: int | None) -> Any:
@@ -231,14 +229,15 @@ def _spelled(draw: st.DrawFn, numbers: list[int], default: int | None) -> Any:
         spellings.append(numbers[0])
         if numbers[0] == default:
             spellings.append(None)
-    return draw(st.sampled_from(spellings))
+    return spellings[draw(between(0, len(spellings) - 1))]
 
 
+@cache
 @st.composite
 def geometries(draw: st.DrawFn, n: int) -> tuple[tuple[int, ...], dict[str, Any]]:
     """Draw spatial sizes and the attributes of a window over them."""
-    auto_pad = draw(st.sampled_from(("NOTSET",) * 3 + ("SAME_UPPER", "SAME_LOWER", "VALID")))
-    ceil_mode = draw(st.booleans())
+    auto_pad = draw(among(("NOTSET",) * 3 + ("SAME_UPPER", "SAME_LOWER", "VALID")))
+    ceil_mode = draw(either)
     along = [draw(axes(MOST[n], auto_pad, ceil_mode)) for _ in range(n)]
     pads = [axis.begin for axis in along] + [axis.end for axis in along]
     window = {
@@ -261,13 +260,13 @@ def inputs(
     draw: st.DrawFn, dtypes: tuple[str, ...], spatial: tuple[int, ...], last: bool, finite: bool
 ) -> np.ndarray[Any, Any]:
     # Channels last kernels take vectors of them.
-    channels = draw(st.sampled_from((1, 2, 3, 4, 8)) if last else st.integers(1, 3))
-    shape = laid_out(draw(st.integers(1, 3)), channels, spatial, last)
-    dtype = dtype_of(draw(st.sampled_from(dtypes)))
-    return draw(arrays(dtype, shape, finite))
+    channels = draw(among((1, 2, 3, 4, 8)) if last else between(1, 3))
+    shape = laid_out(draw(between(1, 3)), channels, spatial, last)
+    dtype = dtype_of(draw(among(dtypes)))
+    return MEMORY[draw(LAYOUTS)](_values(draw, dtype, shape, finite))
 
 
-spatial_axes = st.sampled_from((1, 1, 2, 2, 3, 4))
+spatial_axes = among((1, 1, 2, 2, 3, 4))
 
 
 # The operators
@@ -276,11 +275,11 @@ spatial_axes = st.sampled_from((1, 1, 2, 2, 3, 4))
 @st.composite
 def max_pools(draw: st.DrawFn, return_indices: bool | None = None) -> Case:
     spatial, window = draw(geometries(draw(spatial_axes)))
-    last = draw(st.booleans())
-    indices = draw(st.booleans()) if return_indices is None else return_indices
+    last = draw(either)
+    indices = draw(either) if return_indices is None else return_indices
     arguments = window | {
         "return_indices": indices,
-        "storage_order": 0 if last else draw(st.integers(0, 1)),
+        "storage_order": 0 if last else draw(between(0, 1)),
         "channels_last": last,
     }
     return Case("max_pool", (draw(inputs(EVERY, spatial, last, False)),), arguments)
@@ -289,11 +288,11 @@ def max_pools(draw: st.DrawFn, return_indices: bool | None = None) -> Case:
 @st.composite
 def average_pools(draw: st.DrawFn, dtypes: tuple[str, ...] = FLOATS, finite: bool = False) -> Case:
     spatial, window = draw(geometries(draw(spatial_axes)))
-    last = draw(st.booleans())
+    last = draw(either)
     x = draw(inputs(dtypes, spatial, last, finite))
-    arguments = window | {"count_include_pad": draw(st.booleans()), "channels_last": last}
+    arguments = window | {"count_include_pad": draw(either), "channels_last": last}
     if x.dtype.kind in "iu":
-        arguments["dtype"] = draw(st.sampled_from((None, *FLOATS)))
+        arguments["dtype"] = draw(among((None, *FLOATS)))
     return Case("average_pool", (x,), arguments)
 
 
@@ -303,37 +302,37 @@ NORMS = (1, 2, 3, 1.0, 2.0, 0.005, 0.01, 0.3, 0.5, 1.5, 2.1, 7.5, 100, 1000)
 @st.composite
 def lp_pools(draw: st.DrawFn, finite: bool = False) -> Case:
     spatial, window = draw(geometries(draw(spatial_axes)))
-    last = draw(st.booleans())
-    arguments = window | {"p": draw(st.sampled_from(NORMS)), "channels_last": last}
+    last = draw(either)
+    arguments = window | {"p": draw(among(NORMS)), "channels_last": last}
     return Case("lp_pool", (draw(inputs(FLOATS, spatial, last, finite)),), arguments)
 
 
 @st.composite
 def global_pools(draw: st.DrawFn, kind: str) -> Case:
-    n, last = draw(spatial_axes), draw(st.booleans())
-    spatial = tuple(draw(st.lists(st.integers(1, MOST[n]), min_size=n, max_size=n)))
+    n, last = draw(spatial_axes), draw(either)
+    spatial = tuple(draw(between(1, MOST[n])) for _ in range(n))
     x = draw(inputs(FLOATS if kind == "lp" else EVERY, spatial, last, False))
     arguments: dict[str, Any] = {"channels_last": last}
     if kind == "lp":
-        arguments["p"] = draw(st.sampled_from(NORMS))
+        arguments["p"] = draw(among(NORMS))
     if kind == "average" and x.dtype.kind in "iu":
-        arguments["dtype"] = draw(st.sampled_from((None, *FLOATS)))
+        arguments["dtype"] = draw(among((None, *FLOATS)))
     return Case(f"global_{kind}_pool", (x,), arguments)
 
 
 @st.composite
 def max_unpools(draw: st.DrawFn) -> Case:
-    n, last = draw(spatial_axes), draw(st.booleans())
+    n, last = draw(spatial_axes), draw(either)
     spatial, kernel, strides, begins, ends = [], [], [], [], []
     for _ in range(n):
-        size, k, s = (draw(st.integers(1, most)) for most in (min(5, MOST[n]), 4, 4))
+        size, k, s = (draw(between(1, most)) for most in (min(5, MOST[n]), 4, 4))
         room = (size - 1) * s + k - 1
-        begin = draw(st.integers(0, min(room, 2)))
+        begin = draw(between(0, min(room, 2)))
         spatial.append(size)
         kernel.append(k)
         strides.append(s)
         begins.append(begin)
-        ends.append(draw(st.integers(0, min(room - begin, 2))))
+        ends.append(draw(between(0, min(room - begin, 2))))
     sizes = tuple((spatial[i] - 1) * strides[i] - begins[i] - ends[i] + kernel[i] for i in range(n))
     x = draw(inputs(FLOATS, tuple(spatial), last, False))
     batch, channels = x.shape[0], x.shape[-1 if last else 1]
@@ -343,13 +342,13 @@ def max_unpools(draw: st.DrawFn) -> Case:
         "pads": _spelled(draw, begins + ends, 0),
         "channels_last": last,
     }
-    if draw(st.booleans()):
-        sizes = tuple(size + draw(st.integers(0, 2)) for size in sizes)
+    if draw(either):
+        sizes = tuple(size + draw(between(0, 2)) for size in sizes)
         arguments["output_shape"] = laid_out(batch, channels, sizes, last)
     room = batch * channels * math.prod(sizes)
-    rng = np.random.default_rng(draw(st.integers(0, 2**16)))
-    few = draw(st.sampled_from((room, min(room, 3))))  # a few positions: many repeat
-    indices = MEMORY[draw(st.sampled_from(sorted(MEMORY)))](rng.integers(0, few, x.shape))
+    rng = np.random.default_rng(draw(SEEDS))
+    few = draw(among((room, min(room, 3))))  # a few positions: many repeat
+    indices = MEMORY[draw(LAYOUTS)](rng.integers(0, few, x.shape))
     return Case("max_unpool", (x, indices), arguments)
 
 
@@ -359,19 +358,20 @@ SCALES = (1.0, 0.5, 0.25, 2.0, 0.75)
 
 def _corners(draw: st.DrawFn, dtype: np.dtype[Any], rois: int) -> np.ndarray[Any, Any]:
     """Draw corners in quarters, within and around an image of up to nine pixels."""
-    rng = np.random.default_rng(draw(st.integers(0, 2**16)))
+    rng = np.random.default_rng(draw(SEEDS))
     first = rng.integers(-8, 40, (rois, 2)) / 4
     size = rng.integers(-4, 40, (rois, 2)) / 4
     return np.concatenate([first, first + size], axis=1).astype(dtype)
 
 
+@cache
 @st.composite
 def _regions(draw: st.DrawFn, finite: bool) -> tuple[Any, Any, Any, bool]:
-    last = draw(st.booleans())
-    spatial = (draw(st.integers(1, 9)), draw(st.integers(1, 9)))
+    last = draw(either)
+    spatial = (draw(between(1, 9)), draw(between(1, 9)))
     x = draw(inputs(FLOATS, spatial, last, finite))
-    rois = draw(st.integers(0, 4))
-    seed = draw(st.integers(0, 2**16))
+    rois = draw(between(0, 4))
+    seed = draw(SEEDS)
     batch = np.random.default_rng(seed).integers(0, x.shape[0], rois)
     return x, _corners(draw, x.dtype, rois), batch, last
 
@@ -381,32 +381,27 @@ def max_roi_pools(draw: st.DrawFn) -> Case:
     x, corners, batch, last = draw(_regions(False))
     rois = np.concatenate([batch[:, None].astype(x.dtype), corners], axis=1)
     arguments = {
-        "pooled_shape": (draw(st.integers(1, 5)), draw(st.integers(1, 5))),
-        "spatial_scale": draw(st.sampled_from((*SCALES, 0.3, 0.0625))),
+        "pooled_shape": (draw(between(1, 5)), draw(between(1, 5))),
+        "spatial_scale": draw(among((*SCALES, 0.3, 0.0625))),
         "channels_last": last,
     }
-    return Case("max_roi_pool", (x, MEMORY[draw(st.sampled_from(SAME_VALUES))](rois)), arguments)
+    return Case("max_roi_pool", (x, MEMORY[draw(SAME_VALUES)](rois)), arguments)
 
 
 @st.composite
 def roi_aligns(draw: st.DrawFn) -> Case:
     x, corners, batch, last = draw(_regions(True))
     arguments = {
-        "mode": draw(st.sampled_from(("avg", "max"))),
-        "output_height": draw(st.integers(1, 4)),
-        "output_width": draw(st.integers(1, 4)),
-        "sampling_ratio": draw(st.integers(0, 3)),
-        "spatial_scale": draw(st.sampled_from(SCALES)),
-        "coordinate_transformation_mode": draw(
-            st.sampled_from((None, "half_pixel", "output_half_pixel"))
-        ),
+        "mode": draw(among(("avg", "max"))),
+        "output_height": draw(between(1, 4)),
+        "output_width": draw(between(1, 4)),
+        "sampling_ratio": draw(between(0, 3)),
+        "spatial_scale": draw(among(SCALES)),
+        "coordinate_transformation_mode": draw(among((None, "half_pixel", "output_half_pixel"))),
         "channels_last": last,
     }
-    rois = MEMORY[draw(st.sampled_from(SAME_VALUES))](corners)
+    rois = MEMORY[draw(SAME_VALUES)](corners)
     return Case("roi_align", (x, rois, batch), arguments)
-
-
-SAME_VALUES = sorted(name for name in MEMORY if not name.startswith("broadcast"))
 
 
 def pools() -> st.SearchStrategy[Case]:
