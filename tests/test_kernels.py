@@ -620,23 +620,25 @@ def test_sums_of_every_magnitude_are_right_beside_each_other():
         assert_right(configuration.case, configuration.run())
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("p", [2, 3])
 @pytest.mark.parametrize(
     ("window", "pads"),
     [((9, 9), (8, 8, 0, 1)), ((1, 20), (0, 19, 0, 1)), ((40, 30), (39, 29, 0, 1))],
 )
-def test_a_norm_above_the_greatest_number_is_infinite(window, pads, p, dtype):
+def test_a_norm_above_the_greatest_number_is_infinite(window, pads):
     """Only taps that are there may have been rounded, however large the window."""
-    info = np.finfo(dtype)
-    more = 0.8 * sum(window) * float(info.eps) / 2
-    x = np.array([[[[1, (p * more) ** (1 / p)]]]], dtype) * info.max
-    wide = np.zeros((1, 1, 48, 40), dtype)  # of whose windows some hold both, some one, some none
-    wide[..., :1, :2] = x
-    for taps in (x, wide):
-        case = Case("lp_pool", (taps,), {"kernel_shape": window, "pads": pads, "p": p})
-        for name in SEPARABLE:
-            assert_right(case, Configuration(case, name).run())
+    chosen = []
+    for dtype, p in product(("float32", "float64"), (2, 3)):
+        info = np.finfo(dtype)
+        more = 0.8 * sum(window) * float(info.eps) / 2
+        x = np.array([[[[1, (p * more) ** (1 / p)]]]], dtype) * info.max
+        wide = np.zeros((1, 1, 48, 40), dtype)  # some windows hold both, some one, some none
+        wide[..., :1, :2] = x
+        for taps in (x, wide):
+            case = Case("lp_pool", (taps,), {"kernel_shape": window, "pads": pads, "p": p})
+            chosen += [Configuration(case, name) for name in SEPARABLE]
+    compile_ahead(chosen)
+    for configuration in chosen:
+        assert_right(configuration.case, configuration.run())
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -741,20 +743,22 @@ def test_unaligned_memory_is_never_touched_by_a_kernel(function):
             assert_same(other.call(EMULATED, out=out if len(out) > 1 else out[0]), right)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16", "uint8"])
 @pytest.mark.parametrize(
     ("shape", "kernel", "pads"),
     [((1, 1, 1, 1, 2), 1, (3, 3, 0, 0, 0, 0)), ((1, 1, 1, 1, 3), (1, 1, 2), (3, 3, 1, 0, 0, 0))],
 )
 def test_windows_without_a_tap_on_two_axes_are_in_the_table(
-    shape: tuple[int, ...], kernel: Any, pads: tuple[int, ...], dtype: str
+    shape: tuple[int, ...], kernel: Any, pads: tuple[int, ...]
 ) -> None:
     """Numbers of taps below none on both axes are no positive number of taps."""
-    x = np.ones(shape, strategies.dtype_of(dtype))
-    case = Case("average_pool", (x,), {"kernel_shape": kernel, "pads": pads})
-    for name in kernels_of("AveragePool"):
-        results = Configuration(case, name).run(build="checked")
-        assert_right(case, results)
+    chosen = []
+    for dtype in ("float64", "float32", "float16", "bfloat16", "uint8"):
+        x = np.ones(shape, strategies.dtype_of(dtype))
+        case = Case("average_pool", (x,), {"kernel_shape": kernel, "pads": pads})
+        chosen += [Configuration(case, name) for name in kernels_of("AveragePool")]
+    compile_ahead(chosen, build="checked")
+    for configuration in chosen:
+        assert_right(configuration.case, configuration.run(build="checked"))
 
 
 def test_norms_below_the_normal_numbers_are_rounded_once() -> None:
@@ -856,25 +860,29 @@ def test_indices_may_be_aligned_to_their_own_size_only():
 
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
 @pytest.mark.parametrize("kernel", ["window", "specialised", "rows", "plane"])
-@pytest.mark.parametrize("dtype", strategies.EVERY)
-def test_indices_of_32_bits_are_the_same_positions(dtype, kernel, last):
+def test_indices_of_32_bits_are_the_same_positions(kernel, last):
     shape = (2, 9, 14, 8) if last else (2, 8, 9, 14)
-    x = np.random.default_rng(1).integers(0, 6, shape).astype(strategies.dtype_of(dtype))
     arguments = {"kernel_shape": 3, "strides": 2, "pads": 1, "return_indices": True}
-    found = {}
-    for index_dtype in ("int64", "int32"):
-        problem = resolve(
-            "max", shape, dtype, **arguments, index_dtype=index_dtype, channels_last=last
+    plans = {
+        (dtype, index_dtype): planner.plan(
+            resolve("max", shape, dtype, **arguments, index_dtype=index_dtype, channels_last=last),
+            None, 16, kernel,
         )
-        outputs = tuple(np.empty(o.shape, o.dtype) for o in problem.outputs)
-        plan = planner.plan(problem, None, 16, kernel)
+        for dtype, index_dtype in product(strategies.EVERY, ("int64", "int32"))
+    }  # fmt: skip
+    emulator.compile_ahead(chain.from_iterable(plan.launches for plan in plans.values()))
+    found = {}
+    for (dtype, index_dtype), plan in plans.items():
+        x = np.random.default_rng(1).integers(0, 6, shape).astype(strategies.dtype_of(dtype))
+        outputs = tuple(np.empty(o.shape, o.dtype) for o in plan.problem.outputs)
         launch.Bound(plan, np, emulator.find)(x, *outputs)
         right = tuple(np.empty_like(output) for output in outputs)
-        oracle.run(problem, (x,), right)
+        oracle.run(plan.problem, (x,), right)
         assert_same(outputs, right)
-        found[index_dtype] = outputs[1]
-    assert found["int32"].dtype == np.int32
-    np.testing.assert_array_equal(found["int32"], found["int64"])
+        found[dtype, index_dtype] = outputs[1]
+    for dtype in strategies.EVERY:
+        assert found[dtype, "int32"].dtype == np.int32
+        np.testing.assert_array_equal(found[dtype, "int32"], found[dtype, "int64"])
 
 
 # What a plan promises
