@@ -67,7 +67,8 @@ WHEELS = {  # each wheel with the header of it that the emulator needs
     "nvidia-cuda-nvcc-cu12": "crt/host_config.h",
     "nvidia-cuda-cccl-cu12": "nv/target",
 }
-COMPILE_FLAGS = ("-std=c++17", "-O1", "-fPIC", "-ffp-contract=off", "-fmax-errors=5")
+# Compiling is most of the tests: with -Og it takes a fifth less than with -O1.
+COMPILE_FLAGS = ("-std=c++17", "-Og", "-fPIC", "-ffp-contract=off", "-fmax-errors=5")
 BUILD_FLAGS: dict[Build, tuple[str, ...]] = {
     "plain": (),
     "checked": ("-g1", "-fsanitize=thread,undefined,float-cast-overflow"),
