@@ -124,27 +124,27 @@ class Pooling:
 
 
 def pooling(shape: Place, channels_last: bool, **attributes: Any) -> Pooling:
-    channel = len(shape) - 1 if channels_last else 1
-    along = [axis for axis in range(1, len(shape)) if axis != channel]
-    axes = lines(tuple(shape[axis] for axis in along), **attributes)
-    steps = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-    plane = {}  # one for all: taps from the first element of a plane on
-    for o in product(*(range(len(axis.valid)) for axis in axes)):
+    def place(n: int, c: int, spatial: Place) -> Place:
+        return (n, *spatial, c) if channels_last else (n, c, *spatial)
+
+    axes = np.argsort(place(0, 1, tuple(range(2, len(shape)))))  # N, C and the spatial ones
+    batch, channels, *spatial = (shape[axis] for axis in axes)
+    steps = [math.prod(shape[axis + 1 :]) for axis in axes]
+    along = lines(tuple(spatial), **attributes)
+    first_plane = {}
+    for o in product(*(range(len(axis.valid)) for axis in along)):
         valid = (
-            [q * steps[axis] for q in line.valid[i]]
-            for axis, line, i in zip(along, axes, o, strict=True)
+            [q * step for q in axis.valid[i]]
+            for axis, step, i in zip(along, steps[2:], o, strict=True)
         )
-        counted = math.prod(line.counted[i] for line, i in zip(axes, o, strict=True))
-        plane[o] = [sum(tap) for tap in product(*valid)], counted
+        counted = math.prod(axis.counted[i] for axis, i in zip(along, o, strict=True))
+        first_plane[o] = [sum(tap) for tap in product(*valid)], counted
     windows = {}
-    for n, c in product(range(shape[0]), range(shape[channel])):
-        first = n * steps[0] + c * steps[channel]
-        for o, (taps, counted) in plane.items():
-            place = (n, *o, c) if channels_last else (n, c, *o)
-            windows[place] = [first + tap for tap in taps], counted
-    sizes = tuple(len(line.valid) for line in axes)
-    whole = (shape[0], *sizes, shape[-1]) if channels_last else (*shape[:2], *sizes)
-    return Pooling(whole, windows)
+    for n, c in product(range(batch), range(channels)):
+        first = n * steps[0] + c * steps[1]
+        for o, (taps, counted) in first_plane.items():
+            windows[place(n, c, o)] = [first + tap for tap in taps], counted
+    return Pooling(place(batch, channels, tuple(len(axis.valid) for axis in along)), windows)
 
 
 def column_major(position: int, shape: Place) -> int:
