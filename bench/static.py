@@ -55,13 +55,13 @@ def kernel(launch: Launch) -> Kernel:
     return _kernels[launch.source, launch.expression]
 
 
-def compile_ahead(cases: Iterable[Case]) -> None:
-    """Do so for all kernels of many cases at once: nvdisasm takes hardly longer than for one.
+def compile_ahead(launches: Iterable[Launch]) -> None:
+    """Do so for many launches at once: nvdisasm takes hardly longer than for one.
 
     The code is what each has alone, but for a register where tables of constants lie elsewhere.
     """
     missing: defaultdict[str, set[str]] = defaultdict(set)
-    for launch in (launch for case in cases for launch in plan(case.problem).launches):
+    for launch in launches:
         if (launch.source, launch.expression) not in _kernels:
             missing[launch.source].add(launch.expression)
     for source, expressions in missing.items():
@@ -104,9 +104,12 @@ def occupancy(registers: int, shared: int, threads: int = THREADS) -> float:
     return float(min(by_registers, by_shared, WARPS // warps, BLOCKS) * warps / WARPS)
 
 
-def analyse(case: Case) -> dict[str, Any]:
-    """Return the row of one case: counts for each output, resources of each launch."""
-    chosen = plan(case.problem)
+def analyse(case: Case, chosen: Plan | None = None) -> dict[str, Any]:
+    """Return the row of one case: counts for each output, resources of each launch.
+
+    The plan is the one that a call of the case takes, or another one of it.
+    """
+    chosen = chosen or plan(case.problem)
     launches = [analyse_launch(chosen, launch) for launch in chosen.launches]
     outputs = case.outputs
     threads = [prod(launch.grid) * launch.block for launch in chosen.launches]
