@@ -13,7 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from itertools import chain, count, cycle, product
 from typing import Any
 
@@ -94,17 +94,20 @@ class Configuration:
         ):
             return self.case.run(EMULATED)
 
+    @cached_property
+    def launches(self) -> list[planner.Launch]:
+        """What the call launches: recorded, not run."""
+        launches: list[planner.Launch] = []
+        self.run(recorded=launches)
+        return launches
 
-def record(configurations: Iterable[Configuration], **settings: Any) -> list[planner.Launch]:
-    """Return the launches of configurations without running any."""
-    launches: list[planner.Launch] = []
-    for configuration in configurations:
-        configuration.run(recorded=launches, **settings)
-    return launches
+
+def launches_of(configurations: Iterable[Configuration]) -> list[planner.Launch]:
+    return [launch for configuration in configurations for launch in configuration.launches]
 
 
 def compile_ahead(configurations: Iterable[Configuration], **settings: Any) -> list[planner.Launch]:
-    launches = record(configurations, **settings)
+    launches = launches_of(configurations)
     with emulator.settings(**settings):
         emulator.compile_ahead(launches)
     return launches
@@ -117,7 +120,7 @@ def distinct(configurations: Iterable[Configuration]) -> list[Configuration]:
     """
     found: dict[Any, Configuration] = {}
     for configuration in configurations:
-        key = id(configuration.case), emulator.identity(record([configuration]))
+        key = id(configuration.case), emulator.identity(configuration.launches)
         found.setdefault(key, configuration)
     return list(found.values())
 
@@ -280,7 +283,7 @@ def compare(
         except Exception as error:
             error.add_note(f"{function} {number} of seed {seed}: {configuration}")
             raise
-    return [record([one]) for one in chosen]
+    return [one.launches for one in chosen]
 
 
 @pytest.mark.parametrize("function", STRATEGIES)
@@ -291,13 +294,15 @@ def test_random_calls_equal_the_oracle_under_three_schedules(function):
 
 
 def test_random_calls_reach_every_kernel():
-    launches = record(one for name in ("max_pool", "lp_pool") for one in drawn(name, 90, seed=0))
+    launches = launches_of(
+        one for name in ("max_pool", "lp_pool") for one in drawn(name, 90, seed=0)
+    )
     assert {launch.source for launch in launches} >= set(SOURCES)
 
 
 def test_random_calls_reach_vectors_of_channels():
     functions = "max_pool", "average_pool", "lp_pool"
-    launches = record(one for name in functions for one in drawn(name, 200, seed=0))
+    launches = launches_of(one for name in functions for one in drawn(name, 200, seed=0))
     packed = {launch.template[-3] for launch in launches if launch.source == "rows.cu"}
     assert packed == {"true", "false"}
 
@@ -546,7 +551,7 @@ def test_words_hold_both_halves_of_a_plane(dtype):
 def test_the_greater_of_any_two_integers_wins(dtype, kernel):
     for case, greater in strategies.two_integers(dtype):
         configuration = Configuration(case, kernel)
-        (launched,) = record([configuration])
+        (launched,) = configuration.launches
         assert launched.source == f"{KERNELS[kernel][0]}.cu"
         assert_bitwise(configuration.run()[0], greater)
 
