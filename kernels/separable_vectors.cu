@@ -373,37 +373,38 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
 
     // Results apart from each other in the tile, neighbouring ones of a row by neighbouring threads.
     __device__ void store_strided(Out* y, int again) {
-        const typename Base::Stored down = Base::stored_row(), along = Base::stored(tiles.column_stride, left);
+        const typename Base::Stored down = Base::stored_row();
+        const typename Base::Stored along = Base::stored(tiles.column_stride, left);
         const int in_row = tiles.results.divisor, parts = tiles.parts.divisor;
 #pragma unroll 1
         for (int t = threadIdx.x; t < in_row * parts * tiles.planes; t += blockDim.x) {
             const int group = tiles.results.quotient(t), result = t - group * in_row;
             const int p = tiles.parts.quotient(group), part = group - p * parts;
             const int c = along.place + result * tiles.column_stride.divisor;
-            const int rows = Base::rows_below(p, c, 0, tiles.covered);
-            const int both = Base::rows_below(p + tiles.planes, c, 0, tiles.covered);
+            const int end = Base::rows_below(p, c, 0, tiles.covered);
+            const int twin_end = Base::rows_below(p + tiles.planes, c, 0, tiles.covered);
             const int plane = first_plane + p, first_row = plane * outer().out.divisor + down.output + part;
             Out* to = y + first_row * row_step() + along.output + result;
 #pragma unroll 1
-            for (int r = down.place + part * Base::apart(); r < rows; r += parts * Base::apart()) {
+            for (int r = down.place + part * Base::apart(); r < end; r += parts * Base::apart()) {
                 const Accumulator from = reduced[r * pitch + p * tiles.span + c];
-                store_result(to, from, plane, top + r, left + c, again, r < both);
+                store_result(to, from, plane, top + r, left + c, again, r < twin_end);
                 to += parts * row_step();
             }
         }
     }
 
     __device__ void store_result(Out* to, Accumulator from, int plane, int row, int column, int again,
-                                 bool both) {
+                                 bool has_twin) {
         const int twin = tiles.planes * outer().out.divisor * row_step();
         if constexpr (Op::pairs && !Op::counts) {
             *to = Halves<T>::element(from, 0);
-            if (both) to[twin] = Halves<T>::element(from, 1);
+            if (has_twin) to[twin] = Halves<T>::element(from, 1);
         } else if constexpr (Op::pairs) {
             const Count of = count(plane, row, column);
             const int taps = extent(outer(), row).merged * extent(inner(), column).merged;
             *to = finished(from, 0, taps, of);
-            if (both) to[twin] = finished(from, 1, taps, of);
+            if (has_twin) to[twin] = finished(from, 1, taps, of);
         } else if (!Op::exact && pinned(again)) {
             store_again(*to, from, plane, row, column);
         } else {
@@ -462,7 +463,8 @@ template <class Op, int Axes, int Width, int Lanes, int Vector, int Load, int Sh
 __global__ void __launch_bounds__(256, blocks<Op>)
 separable_vectors(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
                   const __grid_constant__ Tiles tiles, const __grid_constant__ Window<Axes, int> w) {
-    static_assert(!(Strided && (ChannelsLast || Folded)), "results that are apart are stored channels first, of whole planes");
+    static_assert(!(Strided && (ChannelsLast || Folded)),
+                  "results that are apart are stored channels first, of whole planes");
     Vectors<Op, Axes, Width, Lanes, Vector, Load, Shift, Folded, Strided, ChannelsLast> tile(w, tiles);
     reduce_tile<Width>(tile, x, y);
 }
