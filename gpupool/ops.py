@@ -367,9 +367,10 @@ def plan(
     if kernel == "auto":
         return call  # planned once it is called or shown, which uses up a specialisation
     if kernel != call.plan.kernel:
+        given = "".join(f", {name}={value!r}" for name, value in attributes.items())
         raise GpupoolValueError(
-            f"kernel = {kernel!r} does not serve {problem.op} {problem.dtype} {problem.shape} with "
-            f"these attributes: {call.plan.kernel!r} would{specialised.refusal(kernel)}"
+            f"kernel = {kernel!r} does not serve {problem.op} {problem.dtype} {problem.shape}"
+            f"{given}: {call.plan.kernel!r} would{specialised.refusal(kernel)}"
         )
     return call
 

@@ -507,10 +507,10 @@ def test_plan_says_why_nothing_is_compiled_in(monkeypatch):
 
 
 def test_plan_refuses_a_kernel_that_does_not_serve():
-    with pytest.raises(GpupoolValueError, match=r"kernel = 'rows' does not serve .*'window' would"):
-        gpupool.plan(
-            "max", (1, 1, 9, 9), "float32", kernel_shape=9, dilations=2, pads=8, kernel="rows"
-        )
+    window = {"kernel_shape": 9, "dilations": 2, "pads": 8}
+    asked = r"MaxPool float32 \(1, 1, 9, 9\), kernel_shape=9, dilations=2, pads=8: 'window' would"
+    with pytest.raises(GpupoolValueError, match=rf"^kernel = 'rows' does not serve {asked}"):
+        gpupool.plan("max", (1, 1, 9, 9), "float32", **window, kernel="rows")
     with pytest.raises(GpupoolValueError, match="kernel = 'window' does not serve MaxUnpool"):
         gpupool.plan("max-unpool", (1, 1, 9), "float32", kernel_shape=2, kernel="window")
     with pytest.raises(GpupoolValueError, match=r"kernel = 'fastest'.* auto, window"):
