@@ -231,11 +231,13 @@ template <int Bound, class Count> __device__ inline bool fewer_than(Count count)
 template <int Bound, int Most> __device__ inline bool fewer_than(Few<Most> count) {
     return Most < Bound || count < Bound;
 }
-template <int Bound> __device__ inline bool fewer_than(Share) { return true; }
+
+// Means of fewer bytes than these are rounded right by two additions.
+constexpr int mean_taps = 2048;
 
 // The tables: of every number of taps that count along the outer axes of a window and along its rows.
 template <int Above, int Along> struct Shares {
-    static_assert(Above * Along < 32768, "fewer_than needs no instruction");
+    static_assert(Above * Along < mean_taps, "mean_of_bytes rounds right");
     Share of[Above + 1][Along + 1];
     __host__ __device__ constexpr Shares() : of() {
         for (int a = 1; a <= Above; ++a)
@@ -338,6 +340,27 @@ template <int N> __device__ inline float normal_quotient(float a, Exactly<N>) {
     if constexpr ((N & (N - 1)) == 0) return multiply(a, 1.0f / N);
     constexpr Share share(N);
     return normal_quotient(a, share);
+}
+
+// The mean of bytes, rounded to the nearest integer, from the middle to the even one; its lowest byte counts.
+template <class Sum, class Count> __device__ inline int mean_of_bytes(Sum a, Count count) {
+    // Below 2^15 taps a float32 quotient never lands on a half that is not one.
+    if (fewer_than<32768>(count)) return __float2int_rn(normal_quotient(static_cast<int>(a), count));
+    return __double2int_rn(quotient(static_cast<double>(a), count));
+}
+// An addition rounds it to a multiple of 2^-12: halves exactly, as reciprocals are right to 2^-21, and no
+// other mean to a half. The next one rounds that to an integer.
+__device__ inline int mean_of_bytes(int a, Share count) {
+    constexpr float fine = 3072, coarse = 12582912;  // numbers near them are multiples of 2^-12 and of 1
+    const float nearest = multiply_add(static_cast<float>(a), count.inverse, fine);
+    return __float_as_int(add(nearest, coarse - fine));
+}
+template <int N> __device__ inline int mean_of_bytes(int a, Exactly<N>) {
+    static_assert(N < mean_taps, "rounds right");
+    if constexpr ((N & (N - 1)) == 0)
+        return __float_as_int(multiply_add(static_cast<float>(a), 1.0f / N, 12582912));
+    constexpr Share share(N);
+    return mean_of_bytes(a, share);
 }
 
 // Whether v takes the place of best: it is greater, or the first NaN.

@@ -167,14 +167,8 @@ template <class T, class To, class Sum> struct IntegerAverage : NoIndices {
         return static_cast<int>(half ? pair >> 16 : pair & 0xffff) - zero * taps;
     }
     template <class Count> __device__ Out finish(Accumulator a, Count count) const {
-        if constexpr (::Element<To>::integer) {
-            // Below 2^15 taps a float32 quotient never lands on a half that is not one.
-            if (fewer_than<32768>(count))
-                return Round<To>::from(__float2int_rn(normal_quotient(static_cast<int>(a), count)));
-            return Round<To>::from(__double2int_rn(quotient(static_cast<double>(a), count)));
-        } else {
-            return Round<To>::from(quotient(static_cast<double>(a), count));
-        }
+        if constexpr (::Element<To>::integer) return Round<To>::from(mean_of_bytes(a, count));
+        else return Round<To>::from(quotient(static_cast<double>(a), count));
     }
 };
 

@@ -692,6 +692,48 @@ def test_a_quotient_by_few_taps_is_right_with_a_reciprocal_whose_last_bit_is_wro
     np.testing.assert_array_equal(result, sums / taps)
 
 
+MEANS = """
+#include "element.cuh"
+template <int N>
+__global__ void means(const int* sums, const float* inverses, unsigned char* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    Share share;
+    share.inverse = inverses[i];
+    if constexpr (N > 0) y[i] = mean_of_bytes(sums[i], Exactly<N>());
+    else y[i] = mean_of_bytes(sums[i], share);
+}
+"""
+
+
+def means_by(kernel: int, sums: Any, inverses: Any) -> Any:
+    expression = f"means<{kernel}>"
+    module = EmulatedModule(MEANS, include_dir=kernel_folder(), expression=expression)
+    sums, inverses = sums.astype(np.int32), inverses.astype(np.float32)
+    result, n = np.empty(sums.shape, np.uint8), sums.size
+    arguments = (sums, inverses, result, np.int32(n))
+    module.get_function(expression)((-(-n // 256),), (256,), arguments)
+    return result
+
+
+@pytest.mark.parametrize("off", [-1, 0, 1])
+def test_a_mean_of_bytes_is_right_with_a_reciprocal_right_to_21_bits(off: int) -> None:
+    """``mean_of_bytes`` of element.cuh, of all numbers of taps: the middles and what is beside."""
+    taps = np.arange(1, 2048)[:, None, None]
+    middles = (2 * np.arange(-128, 255)[:, None] + 1) * taps // 2
+    sums = np.clip(middles + np.arange(-1, 3), -128 * taps, 255 * taps)
+    inverses = np.broadcast_to((1 + off * 7 * 2**-24) / taps, sums.shape)
+    expected = np.rint(sums / taps).astype(np.int64).astype(np.uint8)
+    np.testing.assert_array_equal(means_by(0, sums, inverses), expected)
+
+
+@pytest.mark.parametrize("taps", [1, 2, 3, 4, 9, 49, 64])
+def test_a_mean_of_so_many_bytes_is_right(taps: int) -> None:
+    sums = np.arange(-128 * taps, 255 * taps + 1)
+    expected = np.rint(sums / taps).astype(np.int64).astype(np.uint8)
+    np.testing.assert_array_equal(means_by(taps, sums, sums), expected)
+
+
 SHARES = """
 #include "element.cuh"
 template <class V, bool Normal>

@@ -41,7 +41,7 @@ POWER = {1: 0.5, 2: 0.5, 3: 2.5}
 ROOT, DOUBLE_ROOT = {1: 4, 2: 9, 3: 15}, {1: 4, 2: 23, 3: 15}
 """From a sum of powers to the element."""
 
-AVERAGE, INTEGER_AVERAGE, MAXIMUM = 4, 9, 1
+AVERAGE, INTEGER_AVERAGE, MAXIMUM = 4, 8, 1
 """From another partial result to the element."""
 
 TAP, DOUBLE_TAP, NUMBER, NARROW_NUMBER = 4.2, 5.8, 8, 14
