@@ -706,12 +706,13 @@ __global__ void means(const int* sums, const float* inverses, unsigned char* y, 
 """
 
 
-def means_by(kernel: int, sums: Any, inverses: Any) -> Any:
-    expression = f"means<{kernel}>"
+def means(sums: Any, taps: int = 0, inverses: Any = 0) -> Any:
+    """Divide by so many taps, which are compiled in, or by those of reciprocals."""
+    expression = f"means<{taps}>"
     module = EmulatedModule(MEANS, include_dir=kernel_folder(), expression=expression)
-    sums, inverses = sums.astype(np.int32), inverses.astype(np.float32)
+    inverses = np.ascontiguousarray(np.broadcast_to(inverses, sums.shape), np.float32)
     result, n = np.empty(sums.shape, np.uint8), sums.size
-    arguments = (sums, inverses, result, np.int32(n))
+    arguments = (sums.astype(np.int32), inverses, result, np.int32(n))
     module.get_function(expression)((-(-n // 256),), (256,), arguments)
     return result
 
@@ -722,16 +723,16 @@ def test_a_mean_of_bytes_is_right_with_a_reciprocal_right_to_21_bits(off: int) -
     taps = np.arange(1, 2048)[:, None, None]
     middles = (2 * np.arange(-128, 255)[:, None] + 1) * taps // 2
     sums = np.clip(middles + np.arange(-1, 3), -128 * taps, 255 * taps)
-    inverses = np.broadcast_to((1 + off * 7 * 2**-24) / taps, sums.shape)
     expected = np.rint(sums / taps).astype(np.int64).astype(np.uint8)
-    np.testing.assert_array_equal(means_by(0, sums, inverses), expected)
+    inverses = (1 + off * 7 * 2**-24) / taps
+    np.testing.assert_array_equal(means(sums, inverses=inverses), expected)
 
 
 @pytest.mark.parametrize("taps", [1, 2, 3, 4, 9, 49, 64])
 def test_a_mean_of_so_many_bytes_is_right(taps: int) -> None:
     sums = np.arange(-128 * taps, 255 * taps + 1)
     expected = np.rint(sums / taps).astype(np.int64).astype(np.uint8)
-    np.testing.assert_array_equal(means_by(taps, sums, sums), expected)
+    np.testing.assert_array_equal(means(sums, taps), expected)
 
 
 SHARES = """
