@@ -107,8 +107,8 @@ template <class T> struct ScaledSum : SecondLook<> {
         double mean = quotient(a, count);
         if (!finite(a)) mean = a;
         if constexpr (scale == 1) return mean;
-        double greatest = 1.7976931348623157e308 * scale;
-        if (finite(a)) mean = mean > greatest ? greatest : mean < -greatest ? -greatest : mean;
+        const double limit = greatest<double>() * scale;
+        if (finite(a)) mean = mean > limit ? limit : mean < -limit ? -limit : mean;
         return mean / scale;
     }
 };
@@ -253,7 +253,7 @@ template <int P, class Sum> struct RelativePowers : SecondLook<Sum> {
         Sum r = root<P>(a, norm);
         if constexpr (P == 3) {
             // The last bit of a cubic root must not make the greatest double infinite.
-            const double limit = 1.7976931348623157e308 * down;
+            const double limit = ::greatest<double>() * down;
             if (r > limit && r < limit * (1 + 4.5e-16)) r = limit;
         }
         return multiply(r, P == 0 ? greatest : up);

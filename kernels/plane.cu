@@ -1,6 +1,6 @@
 // Global and very large windows: several threads share an output and merge what they saw.
 //
-// A block of 256 threads serves Outputs outputs with Workers threads each. Channels first the
+// A block serves Outputs outputs with Workers threads each, 256 or fewer in all. Channels first the
 // workers of an output are neighbours, so that a warp reads consecutive taps, where all windows are
 // Whole (inside the input, taps adjoining in a row) by vectors of Load elements; channels last the
 // outputs are, so that it reads consecutive channels. Partial results meet in a fixed tree, within a

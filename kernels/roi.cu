@@ -49,7 +49,7 @@ __device__ inline bool nearest(float x, long long& whole) {
     return true;
 }
 
-__device__ inline long long within(long long position, int size) {
+__device__ inline long long clamped(long long position, int size) {
     return position < 0 ? 0 : position > size ? size : position;
 }
 
@@ -58,8 +58,8 @@ __device__ inline void bin_range(long long first, long long last, int bins, int 
                                  long long& begin, long long& end) {
     long long length = last - first + 1 > 1 ? last - first + 1 : 1;
     float width = divide(static_cast<float>(length), static_cast<float>(bins));
-    begin = within(static_cast<long long>(floorf(multiply(i, width))) + first, size);
-    end = within(static_cast<long long>(ceilf(multiply(i + 1, width))) + first, size);
+    begin = clamped(static_cast<long long>(floorf(multiply(i, width))) + first, size);
+    end = clamped(static_cast<long long>(ceilf(multiply(i + 1, width))) + first, size);
 }
 
 template <class T>

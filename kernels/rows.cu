@@ -1,4 +1,4 @@
-// Rows of outputs: one thread per Outputs x Rows block of neighbouring outputs, kernel, stride and
+// Rows of outputs: one thread per Outputs x Height block of neighbouring outputs, kernel, stride and
 // leading pad known. For windows where one thread per output would spend more instructions: those
 // that overlap, types narrower than a vector, and strides that leave no tap out.
 //

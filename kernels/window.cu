@@ -2,7 +2,7 @@
 //
 // With Kernel and Stride known, the taps of a window inside the input unroll without a test; a
 // window at the border, and every window of the generic tier (Sizes of 0), runs over its clipped
-// taps. 256 threads a block, neighbouring threads on neighbouring outputs.
+// taps. At most 256 threads a block, neighbouring threads on neighbouring outputs.
 #include "window.cuh"
 
 template <class Op, int Axes, class Index, class Kernel, class Stride, bool ChannelsLast>

@@ -38,7 +38,6 @@ template <int Axes, class Index> struct Window {
 
 // Sizes known at compile time, 0 where they are not.
 template <int... N> struct Sizes {
-    using Unknown = Sizes<N * 0 ...>;
     static constexpr int axes = sizeof...(N);
     static constexpr bool known = ((N > 0) && ...);
     static constexpr int product = (1 * ... * N);
@@ -49,8 +48,8 @@ template <int... N> struct Sizes {
 };
 
 // Takes the innermost coordinate off n.
-__device__ inline int split(int& n, const Divisor<int>& by) {
-    const int quotient = by.quotient(n), remainder = n - quotient * by.divisor;
+template <class Index> __device__ inline Index split(Index& n, const Divisor<Index>& by) {
+    const Index quotient = by.quotient(n), remainder = n - quotient * by.divisor;
     n = quotient;
     return remainder;
 }
@@ -101,22 +100,12 @@ struct Place {
     // Decodes a flat output position into image, channel and one coordinate per axis.
     __device__ Place(const Window<Axes, Index>& window, Index n) : w(window) {
         Index channel;
-        if constexpr (ChannelsLast) n = split(n, w.channels, channel);
+        if constexpr (ChannelsLast) channel = split(n, w.channels);
 #pragma unroll
-        for (int a = Axes - 1; a >= 0; --a) {
-            Index coordinate;
-            n = split(n, w.axis[a].out, coordinate);
-            clip_axis(a, coordinate);
-        }
-        if constexpr (!ChannelsLast) n = split(n, w.channels, channel);
+        for (int a = Axes - 1; a >= 0; --a) clip_axis(a, split(n, w.axis[a].out));
+        if constexpr (!ChannelsLast) channel = split(n, w.channels);
         base = n * w.batch_step + channel * w.channel_step;
         index_base = n * w.index_batch_step + channel * w.index_channel_step;
-    }
-
-    __device__ static Index split(Index n, const Divisor<Index>& by, Index& remainder) {
-        Index quotient = by.quotient(n);
-        remainder = n - quotient * by.divisor;
-        return quotient;
     }
 
     __device__ Index kernel(int a) const { return Kernel::known ? Kernel::at(a) : w.axis[a].kernel; }
