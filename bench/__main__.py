@@ -18,9 +18,7 @@ from . import cold, compare, cpu, gpu, host, plot, readme, record, static, table
 from .cases import CASES, Case, load, select
 from .device import Cuda, Device
 
-DESCRIPTION = """Time every case beside a copy and its peers on a GPU (the default), count
-instructions in machine code (--static), time the compiler (--cold), or the oracle beside its peers
-(--cpu)."""
+DESCRIPTION = "Time every case beside a copy and its peers on a GPU, or do what an option says."
 
 EXIT_WORSE, EXIT_ERROR = 1, 2
 

@@ -275,7 +275,7 @@ CASES: tuple[Case, ...] = (
     _case("L05", "Average, 4K RGB / 4", "average", "NHWC", "uint8", "1x2160x3840x3", **_k(4, 4)),
 )
 # fmt: on
-"""The throughput set (W) and, at batch 1, the latency set (L); shared/performance.md's numbers."""
+"""The throughput set (W) and, at batch 1, the latency set (L), numbered as the goals were set."""
 
 
 def load(path: Path) -> tuple[Case, ...]:

@@ -1,4 +1,4 @@
-"""The command: ``gpupool pool``, ``preprocess``, ``shape``, ``verify``, ``run`` and ``info``.
+"""The command ``gpupool``: pool, preprocess, shape, verify, run, info and bench.
 
 A subcommand is one row of COMMANDS: its name, its sentence, its arguments and the function that
 runs it. An option that stands for an argument of the pooling functions is one row of ATTRIBUTES.
