@@ -104,6 +104,18 @@ class Axis:
         """Whether every window has a tap in the input, of a dilation of 1."""
         return self.pad_begin < self.kernel and self.start(self.out - 1) < self.size
 
+    @property
+    def adjoining(self) -> bool:
+        """Whether taps adjoin, the first of all at the edge of the input or in the padding.
+
+        A dilated window that is trimmed to one tap may begin behind the edge.
+
+        >>> axis = Axis.resolve(5, kernel=3, dilation=6, pads=(5, 5))
+        >>> axis.trimmed().pad_begin, axis.trimmed().adjoining
+        (-1, False)
+        """
+        return self.dilation == 1 and self.pad_begin >= 0
+
     def dense(self) -> Axis:
         """Return the axis with windows at every position from the first one to the last.
 

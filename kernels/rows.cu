@@ -47,6 +47,8 @@ struct Block {
     static constexpr int taps = KR * K * (Axes > 2 ? Kernel::at(0) : 1);
     static constexpr int Span = (Outputs - 1) * S + K;  // pixels of a row under the outputs
 
+    static_assert(Pad >= 0, "windows begin in the first pixel or before it");
+
     // Pixels of a halo, more than needed where a vector takes them with fewer loads.
     __host__ __device__ static constexpr int loaded(int pixels) {
         int width = 1;

@@ -854,6 +854,33 @@ def test_a_dilation_between_no_two_taps_reaches_nowhere() -> None:
         assert_right(case, Configuration(case, name).run(build="checked"))
 
 
+@pytest.mark.parametrize(
+    ("function", "dtype"),
+    [
+        *product(("max_pool", "average_pool"), ("float64", "float32", "float16", "int8")),
+        *product(("lp_pool",), ("float64", "float32", "float16")),
+    ],
+)
+def test_a_window_that_is_left_one_tap_may_begin_behind_the_edge(function: str, dtype: str) -> None:
+    """Its other taps read padding alone: both axes, a row, one axis, and beside a large window."""
+    windows: list[tuple[tuple[int, ...], dict[str, Any]]] = [
+        ((1, 2, 5, 5), {"kernel_shape": 3, "dilations": 6, "pads": 5}),
+        ((1, 2, 5), {"kernel_shape": 2, "strides": 3, "dilations": 3, "pads": (1, 0)}),
+        ((1, 2, 9, 5), {"kernel_shape": (3, 3), "dilations": (1, 6), "pads": (1, 5, 1, 5)}),
+        ((2, 2, 40, 5), {"kernel_shape": (31, 3), "dilations": (1, 6), "pads": (0, 5, 0, 5)}),
+    ]
+    rng = np.random.default_rng(0)
+    chosen = [
+        Configuration(case, name)
+        for shape, arguments in windows
+        for case in [Case(function, (rng.integers(-9, 9, shape).astype(dtype),), arguments)]
+        for name in kernels_of("MaxPool")
+    ]
+    compile_ahead(chosen, build="checked")
+    for configuration in chosen:
+        assert_right(configuration.case, configuration.run(build="checked"))
+
+
 @pytest.mark.parametrize("step", [2**29, -(2**29)])
 def test_rows_may_be_as_far_apart_as_32_bits_reach(step: int) -> None:
     """A worker without a row is farther still from the first one."""

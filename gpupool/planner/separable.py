@@ -143,7 +143,7 @@ def served(problem: PoolProblem, geometry: Geometry) -> Geometry | None:
         return None
     if len(axes) > 2 and (by_powers(problem) or not axes[0].touches):
         return None
-    if any(a.dilation != 1 or a.kernel > a.size + a.pad_begin for a in axes):
+    if not all(a.adjoining and a.kernel <= a.size + a.pad_begin for a in axes):
         return None
     if not all(a.stride < a.kernel or a.stride == 1 for a in axes[-2:]):
         return None

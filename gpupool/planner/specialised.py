@@ -69,5 +69,5 @@ def specialisable(geometry: Geometry) -> bool:
         compiles_in()
         and geometry.index_type == "int"
         and geometry.taps <= SPECIALISED_TAPS
-        and all(a.dilation == 1 and a.stride <= MAX_STRIDE for a in axes)
+        and all(a.adjoining and a.stride <= MAX_STRIDE for a in axes)
     )
