@@ -93,9 +93,10 @@ def average_pool(
     """Take the mean over every window.
 
     ``y = sum of valid taps / number of valid taps``, or divided by all taps up to the end of the
-    explicit padding with ``count_include_pad``; the overhang of ``ceil_mode`` is never counted and
-    a window without a valid tap gives 0. Sums are float32 (float64 for float64), exact for
-    integers, and rounded once; where a sum would overflow and the mean does not, the mean is right.
+    explicit padding with ``count_include_pad``, at most 2**63 - 1; the overhang of ``ceil_mode`` is
+    never counted and a window without a valid tap gives 0. Sums are float32 (float64 for float64),
+    exact for integers, and rounded once; where a sum would overflow and the mean does not, the mean
+    is right.
 
     x is N x C x D1 .. Dn of float16, bfloat16, float32, float64, int8 or uint8; y has its dtype,
     integers rounded half to even, or for 8-bit x the float ``dtype`` asked for.

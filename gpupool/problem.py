@@ -368,6 +368,8 @@ def _average_pool(
     ceil = validate.flag("ceil_mode", ceil_mode)
     include = validate.flag("count_include_pad", count_include_pad)
     axes = _resolve_window(op, spatial, kernel_shape, strides, pads, dilations, auto_pad, ceil)
+    if include:
+        _check_counts(axes)
     mean = _mean_dtype(dtype, out_dtype)
     _gate(
         op,
@@ -381,6 +383,17 @@ def _average_pool(
         count_include_pad=include,
     )
     return PoolProblem(op, dtype, shape, last, "average", mean, axes, count_include_pad=include)
+
+
+def _check_counts(window: Window) -> None:
+    """Refuse windows of more taps in the input and its padding than 64 bits count."""
+    most = prod(axis.counted(0) for axis in window)
+    if most > validate.INT64_MAX:
+        kernel = tuple(axis.kernel for axis in window)
+        raise GpupoolValueError(
+            f"kernel_shape = {kernel} with count_include_pad = True: the first window counts "
+            f"{validate.shown(most)} taps, more than {validate.INT64_MAX}"
+        )
 
 
 def _mean_dtype(dtype: DType, asked: object) -> DType:

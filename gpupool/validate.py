@@ -9,7 +9,7 @@ from typing import Any
 
 from gpupool.errors import GpupoolTypeError, GpupoolValueError
 
-INT32_MAX = 2**31 - 1
+INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1
 
 
 def counted(n: int, noun: str) -> str:

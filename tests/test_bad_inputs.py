@@ -84,6 +84,17 @@ def test_kernel_stride_dilation_or_pad_out_of_range(backend, function, name, spe
         refuses(backend, GpupoolValueError, message, function, **{name: value})
 
 
+def test_more_counted_taps_than_64_bits_hold(backend):
+    point = {"x": np.ones((1, 1, 1, 1, 1)), "pads": 2**20}
+    kernel, more = 2**21 - 1, 2**21 + 1
+    mean = call(backend, "average_pool", **point, kernel_shape=kernel, count_include_pad=True)
+    assert backend.numpy(mean).flat[0] == 1 / float(kernel**3)
+    message = f"kernel_shape = {(more,) * 3} ... {more**3} taps, more than {2**63 - 1}"
+    counting = point | {"kernel_shape": more, "count_include_pad": True}
+    refuses(backend, GpupoolValueError, message, "average_pool", **counting)
+    assert backend.numpy(call(backend, "average_pool", **point, kernel_shape=more)).item() == 1
+
+
 @pytest.mark.parametrize("bad", [0, -1, 2**31])
 def test_pooled_shape_and_output_sizes_out_of_range(backend, bad):
     for value, name in ((bad, "pooled_shape"), ((1, bad), "pooled_shape[1]")):
