@@ -28,6 +28,7 @@ from gpupool.problem import (
     RoiProblem,
     UnpoolProblem,
 )
+from gpupool.validate import INT64_MAX
 from gpupool.window import Axis, Window, taps_of
 
 Array = np.ndarray[Any, Any]
@@ -452,7 +453,9 @@ def _norms(x: Array, window: Window, p: float, accumulator: np.dtype[Any]) -> tu
     total = _sum(_power(magnitude, p), accumulator, window).astype(np.float64)
     norm = _root(total, p)
     info = np.finfo(accumulator)
-    least = float(info.tiny) / float(info.eps) * taps_of(window)
+    # The kernel's taps, not those that lie in x: a part of it must take the same way as the whole.
+    taps = min(prod(axis.kernel for axis in window), INT64_MAX)
+    least = float(info.tiny) / float(info.eps) * taps
     uncertain = ~((total > least) & (total < inf) & (norm > 0) & (norm < inf) | np.isnan(total))
     # The power of a tiny p is 1 but for its last bits: they must not hold all of the magnitude.
     uncertain |= (p < SMALL_P) & ~np.isnan(total)

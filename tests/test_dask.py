@@ -121,6 +121,14 @@ def test_sums_have_the_bits_of_the_whole_array(function, seed):
     assert_bitwise(found.compute(), expected)
 
 
+def test_small_norms_of_parts_are_those_of_the_whole():
+    """Sums near the least that float32 keeps accurate, of windows longer than a chunk."""
+    x = np.random.default_rng(0).uniform(8e-32, 2e-31, (1, 200, 12)).astype(np.float32)
+    whole = gpupool.lp_pool(x, 7, p=1, pads=2)
+    parts = lazy.lp_pool(da.from_array(x, chunks=(1, 200, 3)), 7, p=1, pads=2)
+    assert_bitwise(parts.compute(), whole)
+
+
 @pytest.mark.parametrize("function", ["max", "average", "lp"])
 def test_a_chunk_may_be_empty(function):
     x = np.arange(12.0).reshape(1, 2, 6)
