@@ -18,7 +18,15 @@ from hypothesis import strategies as st
 import gpupool
 from gpupool import jit, planner, verify
 from gpupool.errors import GpupoolValueError
-from gpupool.planner import THREADS, contiguous, parameters, plan, rows, separable_vectors
+from gpupool.planner import (
+    THREADS,
+    contiguous,
+    parameters,
+    plan,
+    rows,
+    separable_vectors,
+    tile_cost,
+)
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import SHARED_BYTES
 from gpupool.planner.parameters import PAIRED_TAPS, divisor
@@ -29,6 +37,7 @@ from gpupool.problem import SMALL_P, PoolProblem, Problem, resolve
 from gpupool.window import Axis
 from tests import emulator, strategies
 from tests.conftest import Backend, emulator_backend
+from tests.cuda_on_cpu import EmulatedModule
 from tests.tolerance import assert_bitwise
 
 INT32_MAX = 2**31 - 1
@@ -664,6 +673,33 @@ def test_the_plan_counts_two_results_in_a_word_where_kernels_merge_them(
     maxima = op == "max" and problem.dtype.itemsize <= 2
     merged = maxima or problem.dtype.itemsize == 1
     assert (parameters.pairs(problem), vectors.pairs, singly.pairs) == (maxima, merged, False)
+
+
+EXACT = """
+#include "ops.cuh"
+template <class... Ops> __global__ void exact(bool* y) {
+    const bool each[] = {Ops::exact...};
+    for (bool one : each) *y++ = one;
+}
+"""
+
+
+def test_the_plan_knows_which_results_are_looked_at_again() -> None:
+    """``exact`` in kernels/ops.cuh: tiles whose kernels have no second look may be larger."""
+    floats = ["float64", "float32", "float16", "bfloat16"]
+    asked = [
+        *product(["max", "average"], [*floats, "int8", "uint8"], [{}]),
+        *product(["lp"], floats, [{"p": p} for p in (1, 2, 3)]),
+    ]
+    problems = [
+        resolve(op, (1, 1, 8, 8), dtype, kernel_shape=3, **norm) for op, dtype, norm in asked
+    ]
+    kernel = f"exact<{', '.join(parameters.operator(problem, 'int') for problem in problems)}>"
+    module = EmulatedModule(EXACT, include_dir=jit.kernel_folder(), expression=kernel)
+    found = np.zeros(len(problems), bool)
+    module.get_function(kernel)((1,), (1,), (found,))
+    assert [tile_cost.exact(problem) for problem in problems] == found.tolist()
+    assert 0 < found.sum() < found.size
 
 
 def test_halves_of_words_hold_sums_of_bytes() -> None:
