@@ -12,7 +12,6 @@ import importlib
 import inspect
 import json
 import re
-import sys
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -559,7 +558,3 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         complain(error, debug=args.debug)
         return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
-
-
-if __name__ == "__main__":
-    sys.exit(main())

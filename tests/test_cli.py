@@ -442,7 +442,7 @@ def test_no_error_shows_a_traceback(gpupool_, monkeypatch, error, status, text):
 )
 def test_exit_statuses_of_the_process(argv, status):
     run = subprocess.run(
-        [sys.executable, "-m", "gpupool.cli", *argv],
+        [sys.executable, "-m", "gpupool", *argv],
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
