@@ -16,9 +16,6 @@ from typing import Any, NamedTuple
 
 from gpupool.errors import GpupoolError
 
-ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
-"""The compute capabilities that every kernel is compiled for in the tests."""
-
 
 @lru_cache
 def kernel_folder() -> Path:

@@ -70,12 +70,6 @@ class Case:
         """All begins, then all ends."""
         return tuple(self.attributes.get("pads", (0,) * 2 * len(self.spatial)))
 
-    @property
-    def extents(self) -> tuple[int, ...]:
-        """Positions from a window's first tap to its last."""
-        dilations = self.attribute("dilations", 1)
-        return tuple((k - 1) * d + 1 for k, d in zip(self.kernel, dilations, strict=True))
-
     def __str__(self) -> str:
         inputs = ", ".join(f"{x.dtype}{list(x.shape)}" for x in self.inputs)
         return f"{self.op}({inputs}, {dict(self.attributes)}, outputs={self.outputs})"

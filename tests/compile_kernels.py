@@ -41,6 +41,9 @@ from gpupool.problem import Problem, resolve
 from gpupool.terminal import progress
 
 BASELINE = Path(__file__).parent / "data" / "registers.json"
+ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
+"""The compute capabilities that every kernel is compiled for."""
+
 GENERIC_ARCHITECTURE = 90
 MOST_AXES = 2
 BATCH = 64
@@ -338,7 +341,7 @@ def compile_all(work: Sequence[Job], done: Any = lambda batches: batches) -> Tab
 def every_architecture(some: Iterable[Kernel]) -> list[Job]:
     """Return some kernels for all the architectures."""
     chosen = tuple(some)
-    return [job for architecture in jit.ARCHITECTURES for job in jobs(chosen, architecture)]
+    return [job for architecture in ARCHITECTURES for job in jobs(chosen, architecture)]
 
 
 def bounded_set() -> list[Job]:
@@ -403,9 +406,9 @@ def complaints(table: Table) -> list[str]:
 
 
 def _rendered(table: Table) -> list[list[str]]:
-    head = ["", *(f"sm_{architecture}" for architecture in jit.ARCHITECTURES)]
+    head = ["", *(f"sm_{architecture}" for architecture in ARCHITECTURES)]
     return [head] + [
-        [row, *(str(columns.get(str(a), "")) for a in jit.ARCHITECTURES)]
+        [row, *(str(columns.get(str(a), "")) for a in ARCHITECTURES)]
         for row, columns in sorted(table.items())
     ]
 

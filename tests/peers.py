@@ -309,10 +309,11 @@ def _too_large(case: Case) -> bool:
     n = len(case.spatial)
     overhang = case.ceil_mode and case.auto_pad == "NOTSET"
     return any(
-        extent - (size + begin + end) >= (stride if overhang else 1)
-        for size, extent, stride, begin, end in zip(
+        (kernel - 1) * dilation + 1 - (size + begin + end) >= (stride if overhang else 1)
+        for size, kernel, dilation, stride, begin, end in zip(
             case.spatial,
-            case.extents,
+            case.kernel,
+            case.attribute("dilations", 1),
             case.attribute("strides", 1),
             case.pads[:n],
             case.pads[n:],
