@@ -82,10 +82,15 @@ def folder(path: Path) -> Iterator[None]:
 
 def check_target(path: Path, *, force: bool) -> None:
     """Refuse, before any work is done, an output path that could not be written at the end."""
-    if not path.parent.is_dir():
-        raise GpupoolValueError(f"{path}: the folder {path.parent} does not exist")
     if path.exists() and not path.is_file():
         raise GpupoolValueError(f"{path}: exists and is not a regular file")
+    check_new(path, force=force)
+
+
+def check_new(path: Path, *, force: bool) -> None:
+    """Refuse an output path whose folder is missing, or whose name is taken unless ``force``."""
+    if not path.parent.is_dir():
+        raise GpupoolValueError(f"{path}: the folder {path.parent} does not exist")
     if path.exists() and not force:
         raise _exists(path)
 

@@ -24,7 +24,7 @@ from dask.utils import format_bytes, parse_bytes
 from distributed import Client, KilledWorker, LocalCluster
 
 import gpupool.dask
-from gpupool import device
+from gpupool import device, files
 from gpupool.dtypes import find
 from gpupool.errors import GpupoolError, GpupoolMemoryError, GpupoolValueError
 from gpupool.terminal import progress
@@ -231,10 +231,7 @@ def _check_apart(source: Path, targets: tuple[Path, ...]) -> None:
 
 
 def _check_target(path: Path, *, force: bool) -> None:
-    if not path.parent.is_dir():
-        raise GpupoolValueError(f"{path}: the folder {path.parent} does not exist")
-    if path.exists() and not force:
-        raise GpupoolValueError(f"{path}: exists already; --force replaces it")
+    files.check_new(path, force=force)
     if path.exists() and not _is_array(path):
         raise GpupoolValueError(
             f"{path}: exists and is not a zarr array, and nothing else is replaced"
