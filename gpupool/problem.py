@@ -36,6 +36,17 @@ SMALL_P = 2.0**-7
 """Norms below this p divide by the greatest tap first, so that a lone tap stays what it is."""
 
 
+def laid_out(
+    batch: int, channels: int, spatial: Sequence[int], channels_last: bool
+) -> tuple[int, ...]:
+    """Return the shape of these sizes in a layout.
+
+    >>> laid_out(1, 3, (5, 7), channels_last=True)
+    (1, 5, 7, 3)
+    """
+    return (batch, *spatial, channels) if channels_last else (batch, channels, *spatial)
+
+
 @dataclass(frozen=True)
 class _Array:
     name: str
@@ -98,9 +109,7 @@ class _Problem:
 
     def laid_out(self, batch: int, spatial: Sequence[int]) -> tuple[int, ...]:
         """Arrange N, C and spatial sizes in the layout of x."""
-        if self.channels_last:
-            return (batch, *spatial, self.channels)
-        return (batch, self.channels, *spatial)
+        return laid_out(batch, self.channels, spatial, self.channels_last)
 
 
 @dataclass(frozen=True)
@@ -187,8 +196,7 @@ class PreprocessProblem(_Problem):
     @cached_property
     def outputs(self) -> tuple[Output, ...]:
         """Y: N x C x height x width where ``planar``, else N x height x width x C."""
-        n, c = self.batch, self.channels
-        shape = (n, c, *self.size) if self.planar else (n, *self.size, c)
+        shape = laid_out(self.batch, self.channels, self.size, not self.planar)
         return (Output("Y", shape, self.out_dtype.numpy),)
 
 
@@ -526,7 +534,7 @@ def _max_unpool(
             f"every axis must be at least 1"
         )
     channels = shape[-1] if last else shape[1]
-    full = (shape[0], *inferred, channels) if last else (shape[0], channels, *inferred)
+    full = laid_out(shape[0], channels, inferred, last)
     if output_shape is not None:
         full = _checked_output_shape(validate.shape("output_shape", output_shape), full, last)
     return UnpoolProblem(op, dtype, shape, last, full)

@@ -21,7 +21,7 @@ from gpupool.dtypes import DTYPES, find
 from gpupool.errors import GpupoolError
 from gpupool.peers import PEERS, Case, RefusedError, missing, unreliable
 from gpupool.placement import on_gpu
-from gpupool.problem import Problem, UnpoolProblem, resolve
+from gpupool.problem import Problem, UnpoolProblem, laid_out, resolve
 from gpupool.window import AUTO_PADS
 
 Array = np.ndarray[Any, Any]
@@ -328,10 +328,6 @@ def _pick(draw: Draw, options: Sequence[Any]) -> Any:
     return options[_int(draw, 0, len(options) - 1)]
 
 
-def _laid_out(batch: int, channels: int, spatial: Sequence[int], last: bool) -> tuple[int, ...]:
-    return (batch, *spatial, channels) if last else (batch, channels, *spatial)
-
-
 MOST = ((40, 5000), (12, 90), (6, 20), (3, 7))
 """The greatest spatial size for each number of axes: most calls are small, a few are large."""
 
@@ -355,7 +351,7 @@ def _draw_pool(draw: Draw, op: str, plain: bool) -> tuple[tuple[int, ...], dict[
     if op.endswith("LpPool"):
         attributes["p"] = _pick(draw, (1, 2, 3, 4) if plain else NORMS)
     attributes["channels_last"] = last
-    return _laid_out(_int(draw, 1, 3), _int(draw, 1, 5), spatial, last), attributes
+    return laid_out(_int(draw, 1, 3), _int(draw, 1, 5), spatial, last), attributes
 
 
 def _draw_window(draw: Draw, spatial: Sequence[int], longest: int, plain: bool) -> dict[str, Any]:
@@ -414,14 +410,14 @@ def _draw_unpool(draw: Draw, _op: str, plain: bool) -> tuple[tuple[int, ...], di
                 spatial, strides, pads[:axes], pads[axes:], kernels, strict=True
             )
         ]
-        attributes["output_shape"] = list(_laid_out(batch, channels, sizes, last))
-    return _laid_out(batch, channels, spatial, last), attributes
+        attributes["output_shape"] = list(laid_out(batch, channels, sizes, last))
+    return laid_out(batch, channels, spatial, last), attributes
 
 
 def _draw_roi(draw: Draw, op: str, plain: bool) -> tuple[tuple[int, ...], dict[str, Any]]:
     last = _int(draw, 0, 2) == 0 and not plain
     spatial = [_int(draw, 1, 20) for _ in range(2)]
-    shape = _laid_out(_int(draw, 1, 3), _int(draw, 1, 3), spatial, last)
+    shape = laid_out(_int(draw, 1, 3), _int(draw, 1, 3), spatial, last)
     attributes: dict[str, Any] = {"channels_last": last}
     if op == "MaxRoiPool":
         attributes["pooled_shape"] = [_int(draw, 1, 6) for _ in range(2)]
