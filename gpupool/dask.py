@@ -46,8 +46,7 @@ from gpupool.dtypes import find as find_dtype
 from gpupool.errors import GpupoolTypeError, GpupoolValueError
 from gpupool.oracle import rounded
 from gpupool.planned import PlannedCall
-from gpupool.planner import contiguous
-from gpupool.problem import PoolProblem, RoiProblem, UnpoolProblem, resolve
+from gpupool.problem import PoolProblem, RoiProblem, UnpoolProblem, contiguous, resolve
 from gpupool.window import Axis
 
 Function = Callable[..., Any]
@@ -235,10 +234,7 @@ def _tasks(
     name: str, problem: PoolProblem, x: Any, parts: list[list[_Part]]
 ) -> Iterator[tuple[Any, Any]]:
     """Yield the task of every block, and those that cut its pieces out of chunks."""
-    numbering = list(contiguous(problem.shape))
-    if problem.storage_order:
-        for i, axis in enumerate(problem.spatial_axes):
-            numbering[axis] = prod(problem.spatial[:i])
+    numbering = problem.numbering
     edges = [np.cumsum((0, *sizes), dtype=np.int64).tolist() for sizes in x.chunks]
     pieces = [
         [_pieces(part.inputs, ends) for part in along]
@@ -265,7 +261,7 @@ def _tasks(
             places.append(tuple(place for _, _, place in piece))
         offset = tuple(part.inputs.start for part in chosen)
         sizes = tuple(part.outputs for part in chosen)
-        yield (name, *block), (_Block(own, sizes, tuple(places), offset, tuple(numbering)), keys)
+        yield (name, *block), (_Block(own, sizes, tuple(places), offset, numbering), keys)
 
 
 def _pieces(inputs: range, edges: Sequence[int]) -> list[tuple[int, slice, slice]]:

@@ -18,7 +18,7 @@ from gpupool import jit
 from gpupool.arrays import as_bytes, is_aligned, pointer
 from gpupool.device import gpu_reason
 from gpupool.errors import GpupoolError
-from gpupool.planner import Launch, Plan, Scalar, contiguous, plan
+from gpupool.planner import Launch, Plan, Scalar, plan
 from gpupool.problem import (
     Output,
     PoolProblem,
@@ -26,6 +26,7 @@ from gpupool.problem import (
     Problem,
     RoiProblem,
     UnpoolProblem,
+    contiguous,
 )
 
 NULL = np.uintp(0)

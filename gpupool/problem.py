@@ -36,6 +36,15 @@ SMALL_P = 2.0**-7
 """Norms below this p divide by the greatest tap first, so that a lone tap stays what it is."""
 
 
+def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides, in elements, of a C-contiguous array.
+
+    >>> contiguous((2, 3, 4))
+    (12, 4, 1)
+    """
+    return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
+
+
 def laid_out(
     batch: int, channels: int, spatial: Sequence[int], channels_last: bool
 ) -> tuple[int, ...]:
@@ -131,6 +140,15 @@ class PoolProblem(_Problem):
         shape = self.laid_out(self.batch, out_shape(self.window))
         y = Output("Y", shape, self.out_dtype.numpy)
         return (y, Output("Indices", shape, self.index_dtype)) if self.indices else (y,)
+
+    @property
+    def numbering(self) -> tuple[int, ...]:
+        """Steps of Indices along each axis of x."""
+        steps = list(contiguous(self.shape))
+        if self.storage_order:
+            for i, axis in enumerate(self.spatial_axes):
+                steps[axis] = prod(self.spatial[:i])
+        return tuple(steps)
 
 
 @dataclass(frozen=True)

@@ -34,10 +34,10 @@ from bench import (
 from bench.cases import CASES, Case, load, select
 from gpupool import planner
 from gpupool.errors import GpupoolError, GpupoolValueError
-from gpupool.planner import Plan, contiguous, rows
+from gpupool.planner import Plan, rows
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.tile_cost import Estimate
-from gpupool.problem import resolve
+from gpupool.problem import contiguous, resolve
 from tests import emulator
 
 pytestmark = pytest.mark.no_cover

@@ -18,22 +18,14 @@ from hypothesis import strategies as st
 import gpupool
 from gpupool import jit, planner, verify
 from gpupool.errors import GpupoolValueError
-from gpupool.planner import (
-    THREADS,
-    contiguous,
-    parameters,
-    plan,
-    rows,
-    separable_vectors,
-    tile_cost,
-)
+from gpupool.planner import THREADS, parameters, plan, rows, separable_vectors, tile_cost
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import SHARED_BYTES
 from gpupool.planner.parameters import PAIRED_TAPS, divisor
 from gpupool.planner.separable import CHUNK, PITCH, SECTOR_BYTES
 from gpupool.planner.specialised import MAX_STRIDE, SPECIALISED_TAPS
 from gpupool.planner.tile import Tile
-from gpupool.problem import SMALL_P, PoolProblem, Problem, resolve
+from gpupool.problem import SMALL_P, PoolProblem, Problem, contiguous, resolve
 from gpupool.window import Axis
 from tests import emulator, strategies
 from tests.conftest import Backend, emulator_backend

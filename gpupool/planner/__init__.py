@@ -22,14 +22,21 @@ from gpupool.planner import (
     window,
 )
 from gpupool.planner.geometry import Geometry
-from gpupool.planner.launches import THREADS, Launch, Plan, Scalar, contiguous
+from gpupool.planner.launches import THREADS, Launch, Plan, Scalar
 from gpupool.planner.parameters import accumulator, by_powers
 from gpupool.planner.specialised import admit, specialisable
 from gpupool.planner.tile import Tile
 from gpupool.planner.tile_cost import Estimate
-from gpupool.problem import PoolProblem, PreprocessProblem, Problem, RoiProblem, UnpoolProblem
+from gpupool.problem import (
+    PoolProblem,
+    PreprocessProblem,
+    Problem,
+    RoiProblem,
+    UnpoolProblem,
+    contiguous,
+)
 
-__all__ = ["KERNELS", "THREADS", "Launch", "Plan", "Scalar", "contiguous", "plan"]
+__all__ = ["KERNELS", "THREADS", "Launch", "Plan", "Scalar", "plan"]
 
 KERNELS = ("auto", "window", "specialised", "rows", "plane", "separable_vectors", "separable")
 """What ``plan`` may be asked for; "window" is the generic tier of window.cu."""

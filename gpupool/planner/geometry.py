@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
-from gpupool.planner.launches import contiguous
 from gpupool.problem import PoolProblem
 from gpupool.validate import INT32_MAX
 from gpupool.window import Axis
@@ -59,10 +58,7 @@ class Geometry:
     @classmethod
     def of(cls, problem: PoolProblem, strides: tuple[int, ...]) -> Geometry:
         """Return the axes of a problem whose input has these strides."""
-        numbering = list(contiguous(problem.shape))
-        if problem.storage_order:
-            for i, axis in enumerate(problem.spatial_axes):
-                numbering[axis] = prod(problem.spatial[:i])
+        numbering = problem.numbering
         batch, channels = (
             Dim(_all(problem.shape[axis]), strides[axis], numbering[axis])
             for axis in (0, problem.channel_axis)

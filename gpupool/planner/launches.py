@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -99,12 +97,3 @@ class Plan:
         head = f"{problem.op} {problem.dtype} {problem.shape} -> {problem.outputs[0].shape}"
         lines = "\n  ".join([head, *map(repr, self.launches)])
         return f"Plan({lines})"
-
-
-def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the strides, in elements, of a C-contiguous array.
-
-    >>> contiguous((2, 3, 4))
-    (12, 4, 1)
-    """
-    return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
