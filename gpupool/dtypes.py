@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from gpupool.errors import GpupoolTypeError
+from gpupool.validate import INT32_MAX
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,15 @@ DTYPES = (FLOAT64, FLOAT32, FLOAT16, BFLOAT16, INT8, UINT8)
 FLOATS = tuple(row for row in DTYPES if row.is_float)
 _BY_NUMPY = {row.numpy: row for row in DTYPES}
 _BY_NAME = {row.name: row for row in DTYPES}
+
+
+def byte_sum_dtype(count: int) -> np.dtype[Any]:
+    """Return the integers that hold every sum of so many 8-bit values.
+
+    >>> byte_sum_dtype(2**23), byte_sum_dtype(2**24)
+    (dtype('int32'), dtype('int64'))
+    """
+    return np.dtype(np.int32 if count * 255 <= INT32_MAX else np.int64)
 
 
 def find(name: str, dtype: object, allowed: Collection[DType] = DTYPES) -> DType:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from gpupool.dtypes import BFLOAT16, DType
+from gpupool.dtypes import BFLOAT16, DType, byte_sum_dtype
 from gpupool.problem import (
     SMALL_P,
     Output,
@@ -396,8 +396,7 @@ def _average(problem: PoolProblem, x: Array, window: Window) -> Array:
     counts = _counts(window, problem.count_include_pad)
     dtype, out = problem.dtype, problem.out_dtype
     if not dtype.is_float:
-        wide = taps_of(window) * 255 >= 2**31
-        mean = _sum(x, np.int64 if wide else np.int32, window) / counts
+        mean = _sum(x, byte_sum_dtype(taps_of(window)), window) / counts
         return rounded(mean if out.is_float else np.rint(mean), out)
     total = _sum(x, dtype.accumulator, window)
     mean = total / counts.astype(dtype.accumulator)
@@ -632,6 +631,6 @@ def _preprocess(problem: PreprocessProblem, x: Array, y: Array) -> None:
     )
     for image, into in zip(x, y, strict=True):
         planes = np.moveaxis(image[rows, columns, order], -1, 0)[None]
-        total = _sum(planes, np.int64 if taps * 255 >= 2**31 else np.int32, window)
+        total = _sum(planes, byte_sum_dtype(taps), window)
         pixels = np.moveaxis((total / taps).astype(np.float32)[0], 0, -1)
         into[...] = rounded((pixels * scale - mean) / std, problem.out_dtype)

@@ -41,8 +41,8 @@ Array = np.ndarray[Any, Any]
 PLANNER = [planner, *(getattr(planner, module.name) for module in iter_modules(planner.__path__))]
 """The package and its modules, each of which may hold a constant under its name."""
 
-WIDE = {"INT32_MAX": 0}
-"""Constants of gpupool.planner under which every index is 64 bits wide."""
+WIDE = {"INT32_MAX": 0, "byte_sum_dtype": lambda _count: np.dtype(np.int64)}
+"""What of gpupool.planner makes every index and every sum of bytes 64 bits wide."""
 
 GUARD = 2**14
 """Bytes around an output of the checked build that belong to no array."""

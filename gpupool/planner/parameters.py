@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from gpupool.dtypes import DType
+from gpupool.dtypes import DType, byte_sum_dtype
 from gpupool.planner.geometry import Dim, Geometry
 from gpupool.planner.launches import Scalar
 from gpupool.problem import SMALL_P, PoolProblem
-from gpupool.validate import INT32_MAX
 from gpupool.window import taps_of
 
 POW, DOUBLE_POW = 85, 230
@@ -22,6 +21,8 @@ POW, DOUBLE_POW = 85, 230
 
 PAIRED_TAPS = 65535 // 255
 """No sum of so many bytes overflows half of a word: ``paired_taps`` in kernels/ops.cuh."""
+
+_CUDA = {"float64": "double", "float32": "float", "int64": "long long", "int32": "int"}
 
 
 def divisor_dtype(index: str) -> np.dtype[Any]:
@@ -142,7 +143,7 @@ def accumulator(problem: PoolProblem) -> np.dtype[Any]:
     if problem.reduction == "lp":
         return _sum_dtype(problem)
     if problem.reduction == "average" and not problem.dtype.is_float:
-        return np.dtype(np.int64 if _wide(problem) else np.int32)
+        return byte_sum_dtype(taps_of(problem.window))
     return problem.dtype.accumulator
 
 
@@ -153,21 +154,14 @@ def operator(problem: PoolProblem, index: str) -> str:
     """Return the operator of kernels/ops.cuh."""
     element = problem.dtype.cuda
     if problem.indices:
-        numbers = "int" if problem.index_dtype == np.int32 else "long long"
-        return f"ArgMax<{element}, {index}, {numbers}>"
+        return f"ArgMax<{element}, {index}, {cuda(problem.index_dtype)}>"
     if problem.reduction == "max":
         return f"Max<{element}>"
     if problem.reduction == "lp":
-        return f"Lp<{element}, {_exponent(problem)}, {_cuda(_sum_dtype(problem))}>"
+        return f"Lp<{element}, {_exponent(problem)}, {cuda(_sum_dtype(problem))}>"
     if problem.dtype.is_float:
         return f"Average<{element}>"
-    total = "long long" if _wide(problem) else "int"
-    return f"IntegerAverage<{element}, {problem.out_dtype.cuda}, {total}>"
-
-
-def _wide(problem: PoolProblem) -> bool:
-    """Whether a sum of 8-bit taps can pass 32 bits."""
-    return taps_of(problem.window) * 255 > INT32_MAX
+    return f"IntegerAverage<{element}, {problem.out_dtype.cuda}, {cuda(accumulator(problem))}>"
 
 
 def by_powers(problem: PoolProblem) -> bool:
@@ -187,8 +181,9 @@ def _exponent(problem: PoolProblem) -> int:
     return int(problem.p) if problem.p in (1, 2, 3) else 0
 
 
-def _cuda(dtype: np.dtype[Any]) -> str:
-    return "double" if dtype == np.float64 else "float"
+def cuda(dtype: np.dtype[Any]) -> str:
+    """Return the name in CUDA of a type of sums or Indices."""
+    return _CUDA[dtype.name]
 
 
 def sizes(numbers: Sequence[int]) -> str:

@@ -6,8 +6,9 @@ from math import prod
 
 import numpy as np
 
+from gpupool.dtypes import byte_sum_dtype
 from gpupool.planner.launches import THREADS, Launch
-from gpupool.planner.parameters import boolean
+from gpupool.planner.parameters import boolean, cuda
 from gpupool.problem import PreprocessProblem
 from gpupool.validate import INT32_MAX
 
@@ -47,7 +48,7 @@ def launch(problem: PreprocessProblem, strides: tuple[int, ...]) -> Launch:
     template = (
         problem.out_dtype.cuda,
         "int" if outputs + THREADS <= INT32_MAX else "long long",
-        "int" if greatest <= INT32_MAX else "long long",
+        cuda(byte_sum_dtype(prod(problem.pool))),
         boolean(problem.planar),
     )
     return Launch.over(outputs, "preprocess.cu", "preprocess", template, ("x", "y"), (packed,))
