@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, cast
 import numpy as np
 
 import gpupool
-from gpupool import device, files, folder, images, opset, placement, problem, validate, verify
+from gpupool import device, files, folder, images, ops, opset, placement, problem, validate, verify
 from gpupool import run as models
 from gpupool.dtypes import BFLOAT16, DTYPES
 from gpupool.errors import GpupoolError
@@ -38,13 +38,10 @@ if TYPE_CHECKING:
 
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 
-POOLS: dict[str, Callable[..., Any]] = {
-    "MaxPool": gpupool.max_pool,
-    "AveragePool": gpupool.average_pool,
-    "LpPool": gpupool.lp_pool,
-    "GlobalMaxPool": gpupool.global_max_pool,
-    "GlobalAveragePool": gpupool.global_average_pool,
-    "GlobalLpPool": gpupool.global_lp_pool,
+POOLS = {
+    op: function
+    for op, function in ops.FUNCTIONS.items()
+    if op not in ("MaxUnpool", "MaxRoiPool", "RoiAlign")
 }
 """The operators of the command: one array, or one image, in and out."""
 

@@ -44,6 +44,7 @@ from gpupool import arrays, opset
 from gpupool.dtypes import FLOAT64, DType
 from gpupool.dtypes import find as find_dtype
 from gpupool.errors import GpupoolTypeError, GpupoolValueError
+from gpupool.ops import FUNCTIONS
 from gpupool.oracle import rounded
 from gpupool.planned import PlannedCall
 from gpupool.problem import PoolProblem, RoiProblem, UnpoolProblem, contiguous, resolve
@@ -74,7 +75,7 @@ def _require(name: str, array: Any, shape: tuple[int, ...], dtype: Any) -> None:
 
 def _lazy(function: Function, compute: Function) -> Function:
     """Return ``function`` for dask arrays, resolved at once and computed by ``compute``."""
-    op = function.__name__.title().replace("_", "")
+    op = _OPERATORS[function]
     signature = inspect.signature(function)
     lazy = signature.replace(
         parameters=[p for name, p in signature.parameters.items() if name != "out"]
@@ -98,6 +99,7 @@ def _lazy(function: Function, compute: Function) -> Function:
     return call
 
 
+_OPERATORS = {function: op for op, function in FUNCTIONS.items()}
 _REGIONS = ("rois", "batch_indices")
 _ARRAYS = ("x", "indices", *_REGIONS)
 _RENAMED = {"dtype": "out_dtype"}

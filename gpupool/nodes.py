@@ -6,9 +6,8 @@ holds its default. What a value may be is decided where every caller's is.
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,9 +16,10 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from gpupool import device, ops
+from gpupool import device
 from gpupool import opset as opsets
 from gpupool.errors import GpupoolError, GpupoolTypeError, GpupoolValueError
+from gpupool.ops import FUNCTIONS
 
 Array = np.ndarray[Any, Any]
 
@@ -28,20 +28,6 @@ DOMAINS = ("", "ai.onnx")
 
 _INPUTS = {"MaxUnpool": (2, 3), "MaxRoiPool": (2, 2), "RoiAlign": (3, 3)}
 """Least and most inputs, where they are not one."""
-
-
-def function_name(op: str) -> str:
-    """Return the name of the public function of an operator.
-
-    >>> function_name("GlobalLpPool"), function_name("RoiAlign")
-    ('global_lp_pool', 'roi_align')
-    """
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", op).lower()
-
-
-FUNCTIONS: dict[str, Callable[..., Any]] = {
-    op: getattr(ops, function_name(op)) for op in opsets.OPERATORS
-}
 
 
 def is_pooling(node: Any) -> bool:

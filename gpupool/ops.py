@@ -7,7 +7,7 @@ these by their device. Nothing moves between the two by itself.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np  # noqa: F401 - for the examples
@@ -341,6 +341,20 @@ def roi_align(
         channels_last=channels_last,
         opset=opset,
     ).compute((x, rois, batch_indices), out)
+
+
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "MaxPool": max_pool,
+    "AveragePool": average_pool,
+    "LpPool": lp_pool,
+    "GlobalMaxPool": global_max_pool,
+    "GlobalAveragePool": global_average_pool,
+    "GlobalLpPool": global_lp_pool,
+    "MaxUnpool": max_unpool,
+    "MaxRoiPool": max_roi_pool,
+    "RoiAlign": roi_align,
+}
+"""The function of each ONNX operator."""
 
 
 def plan(

@@ -16,9 +16,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from gpupool import device, ops, opset, tolerance
+from gpupool import device, opset, tolerance
 from gpupool.dtypes import DTYPES, find
 from gpupool.errors import GpupoolError
+from gpupool.ops import FUNCTIONS
 from gpupool.peers import PEERS, Case, RefusedError, missing, unreliable
 from gpupool.placement import on_gpu
 from gpupool.problem import Problem, UnpoolProblem, laid_out, resolve
@@ -26,18 +27,6 @@ from gpupool.window import AUTO_PADS
 
 Array = np.ndarray[Any, Any]
 Draw = np.random.Generator
-
-FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    "MaxPool": ops.max_pool,
-    "AveragePool": ops.average_pool,
-    "LpPool": ops.lp_pool,
-    "GlobalMaxPool": ops.global_max_pool,
-    "GlobalAveragePool": ops.global_average_pool,
-    "GlobalLpPool": ops.global_lp_pool,
-    "MaxUnpool": ops.max_unpool,
-    "MaxRoiPool": ops.max_roi_pool,
-    "RoiAlign": ops.roi_align,
-}
 
 
 # Values and memory

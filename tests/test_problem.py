@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 
 import gpupool
+from gpupool import ops
 from gpupool.dtypes import DTYPES
 from gpupool.errors import GpupoolMemoryError, GpupoolTypeError, GpupoolValueError
 from gpupool.opset import OPERATORS
@@ -48,6 +49,11 @@ def problem_of(case):
         arguments["num_rois"] = len(case.arrays[1])
     x = case.arrays[0]
     return resolve(FUNCTIONS[case.function], x.shape, x.dtype, **arguments)
+
+
+def test_every_operator_has_its_function():
+    assert ops.FUNCTIONS.keys() == OPERATORS.keys()
+    assert {function.__name__: op for op, function in ops.FUNCTIONS.items()} == FUNCTIONS
 
 
 @given(case=strategies.calls())

@@ -16,13 +16,14 @@ from gpupool import cli, device, peers, planner, tolerance, verify
 from gpupool.dtypes import DTYPES
 from gpupool.errors import GpupoolError
 from gpupool.jit import kernel_folder
+from gpupool.ops import FUNCTIONS
 from gpupool.opset import OPERATORS
 from gpupool.peers import PEERS, RefusedError
 from gpupool.problem import resolve
 from gpupool.verify import MEMORY, VALUES, Call, draw_call
 from tests import emulator
 
-EMULATED = {op: getattr(emulator, f.__name__) for op, f in verify.FUNCTIONS.items()}
+EMULATED = {op: getattr(emulator, f.__name__) for op, f in FUNCTIONS.items()}
 
 
 def drawn(n: int, seed: int = 0, **options: Any) -> list[Call]:
