@@ -154,19 +154,9 @@ def served(problem: PoolProblem, geometry: Geometry) -> Geometry | None:
 
 def _tiles(problem: PoolProblem, geometry: Geometry) -> _Tiles:
     """Return as many columns as a block has threads, and the rows that cost least."""
-    *_, outer, inner = (dim.axis for dim in geometry.dense.dims)
-    apart = geometry.dims[-2].axis.stride
-    paired = pairs(problem)
-    usable = PITCH - CHUNK + 1  # the last windows of a row are read with the rest of their chunk
-    # Planes side by side share the padding between them, as far as no window lies in it.
-    shared_padding = min(inner.pad_begin, inner.pad_end, inner.kernel - 1)
-    fitting = (usable - shared_padding) // (inner.out + inner.kernel - 1 - shared_padding)
-    planes, across = _neighbours(problem, inner, usable), 1
-    if fitting >= planes:
-        planes *= max(1, min(fitting, all_planes(geometry) // (BLOCKS << paired)) // planes)
-    else:
-        shared_padding = 0
-        across = -(-inner.out // (usable // planes - inner.kernel + 1))
+    outer, inner = (dim.axis for dim in geometry.dense.dims[-2:])
+    apart, paired = geometry.dims[-2].axis.stride, pairs(problem)
+    planes, across, shared_padding = _side_by_side(problem, geometry, inner)
     width = -(-inner.out // across)
     span = width + inner.kernel - 1 - shared_padding
     columns = -(-(planes * span + shared_padding + CHUNK - 1) // CHUNK) * CHUNK
@@ -174,14 +164,32 @@ def _tiles(problem: PoolProblem, geometry: Geometry) -> _Tiles:
     most_rows = SHARED_BYTES // (PITCH * accumulator(problem).itemsize)
     highest = min(outer.out, most_rows)
     heights = {highest, *range(outer.kernel, highest, outer.kernel)}
-    lanes, power = -(-columns // WARP) * WARP, power_cost(problem)
-    read = READ + power + (WIDEN if paired and problem.dtype.itemsize == 1 else 0)
-    each = read * slices(geometry), STORE[problem.reduction] + power
+    lanes, each = -(-columns // WARP) * WARP, _instructions(problem, geometry)
     cost, height = min(
         (_tiled_cost(outer, height, apart, blocks, lanes, *each), height) for height in heights
     )
     rows = min(-(-height // outer.kernel) * outer.kernel, most_rows)
     return _Tiles(planes, planes << paired, height, width, outer.out, span, rows, columns, cost)
+
+
+def _side_by_side(problem: PoolProblem, geometry: Geometry, inner: Axis) -> tuple[int, int, int]:
+    """Return the planes of a tile, the tiles across a plane, and the padding that planes share."""
+    usable = PITCH - CHUNK + 1  # the last windows of a row are read with the rest of their chunk
+    # Planes side by side share the padding between them, as far as no window lies in it.
+    shared_padding = min(inner.pad_begin, inner.pad_end, inner.kernel - 1)
+    fitting = (usable - shared_padding) // (inner.out + inner.kernel - 1 - shared_padding)
+    planes = _neighbours(problem, inner, usable)
+    if fitting < planes:
+        return planes, -(-inner.out // (usable // planes - inner.kernel + 1)), 0
+    most = all_planes(geometry) // (BLOCKS << pairs(problem))  # more leave too few blocks
+    return planes * max(1, min(fitting, most) // planes), 1, shared_padding
+
+
+def _instructions(problem: PoolProblem, geometry: Geometry) -> tuple[int, int]:
+    """Return the instructions that a column costs for each row, and for each line of results."""
+    power = power_cost(problem)
+    read = READ + power + (WIDEN if pairs(problem) and problem.dtype.itemsize == 1 else 0)
+    return read * slices(geometry), STORE[problem.reduction] + power
 
 
 def strided(geometry: Geometry) -> bool:
