@@ -72,6 +72,9 @@ def byte_sum_dtype(count: int) -> np.dtype[Any]:
 def find(name: str, dtype: object, allowed: Collection[DType] = DTYPES) -> DType:
     """Return the row of a dtype given as a NumPy dtype, a scalar type or a name.
 
+    ``allowed`` are the rows that an error names. A row that is none of these is returned as well:
+    the caller knows why it does not serve.
+
     >>> find("dtype of x", "bfloat16")
     bfloat16
     """
@@ -79,7 +82,7 @@ def find(name: str, dtype: object, allowed: Collection[DType] = DTYPES) -> DType
         return dtype
     if isinstance(dtype, str) and dtype in _BY_NAME:
         return _BY_NAME[dtype]
-    names = ", ".join(row.name for row in DTYPES if row in allowed)
+    names = listed(allowed)
     try:
         numpy = np.dtype(dtype)  # type: ignore[call-overload]
     except TypeError:
@@ -88,3 +91,24 @@ def find(name: str, dtype: object, allowed: Collection[DType] = DTYPES) -> DType
     if row is None or not numpy.isnative:
         raise GpupoolTypeError(f"{name} = {numpy} is not supported; allowed: {names}")
     return row
+
+
+def find_float(name: str, dtype: object) -> DType:
+    """Return the row of a float dtype, given as ``find`` takes it; refuse the others.
+
+    >>> find_float("dtype", "float16")
+    float16
+    """
+    row = find(name, dtype, FLOATS)
+    if not row.is_float:
+        raise GpupoolTypeError(f"{name} = {row} must be a float dtype: {listed(FLOATS)}")
+    return row
+
+
+def listed(rows: Collection[DType]) -> str:
+    """Return the names of rows as messages list them.
+
+    >>> listed({INT8, FLOAT32})
+    'float32, int8'
+    """
+    return ", ".join(row.name for row in DTYPES if row in rows)

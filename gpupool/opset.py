@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gpupool.dtypes import BFLOAT16, DTYPES, FLOAT16, FLOAT32, FLOAT64, INT8, UINT8, DType
+from gpupool.dtypes import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT8, UINT8, DType, listed
 from gpupool.errors import GpupoolTypeError, GpupoolValueError
 from gpupool.validate import integer
 
@@ -218,14 +218,14 @@ def check(
     if opset is None:
         if dtype not in operator.dtypes:
             raise GpupoolTypeError(
-                f"x has dtype {dtype}, which {op} does not take; allowed: {_names(operator.dtypes)}"
+                f"x has dtype {dtype}, which {op} does not take; allowed: {listed(operator.dtypes)}"
             )
         return
     version = operator.at(opset)
     if dtype not in version.dtypes:
         raise GpupoolTypeError(
             f"x has dtype {dtype}: {op} {_since(operator, dtype)}, not at opset = {opset}; "
-            f"allowed: {_names(version.dtypes)}"
+            f"allowed: {listed(version.dtypes)}"
         )
     for name in attributes:
         _require_attribute(operator, opset, name)
@@ -288,7 +288,3 @@ def _since(operator: Operator, dtype: DType) -> str:
     if dtype not in operator.newest.dtypes:
         return "takes it in no opset"
     return f"takes it since opset {operator.brought(lambda v: dtype in v.dtypes)}"
-
-
-def _names(dtypes: frozenset[DType]) -> str:
-    return ", ".join(row.name for row in DTYPES if row in dtypes)

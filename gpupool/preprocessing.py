@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpupool import arrays, validate
-from gpupool.dtypes import UINT8, find
+from gpupool.dtypes import UINT8, find_float
 from gpupool.errors import GpupoolTypeError, GpupoolValueError
 from gpupool.ops import Ints
 from gpupool.planned import PlannedCall
@@ -83,7 +83,7 @@ def resolve(
     >>> resolve((8, 480, 640, 3), "uint8", pool=2, mean=0, std=1, crop=224).origin
     (16, 96)
     """
-    if find("images", image_dtype) is not UINT8:
+    if image_dtype != UINT8.numpy:
         raise GpupoolTypeError(f"images has dtype {image_dtype}, expected uint8")
     n, height, width, channels = _sizes(shape)
     tile = validate.per_axis("pool", pool, 2, 1)
@@ -98,9 +98,7 @@ def resolve(
     origin = (0, 0)
     if crop is not None:
         origin = (height - size[0] * tile[0]) // 2, (width - size[1] * tile[1]) // 2
-    out_dtype = find("dtype", dtype)
-    if not out_dtype.is_float:
-        raise GpupoolTypeError(f"dtype = {out_dtype} must be a float dtype")
+    out_dtype = find_float("dtype", dtype)
     reverse = validate.choice("channel_order", channel_order, CHANNEL_ORDERS) == "BGR"
     if reverse and channels != 3:
         raise GpupoolValueError(f"channel_order = 'BGR' with {channels} channels: expected 3")

@@ -19,7 +19,7 @@ import numpy as np
 
 from gpupool import opset as opsets
 from gpupool import validate
-from gpupool.dtypes import FLOATS, DType, find
+from gpupool.dtypes import FLOATS, DType, find, find_float
 from gpupool.errors import GpupoolMemoryError, GpupoolTypeError, GpupoolValueError
 from gpupool.window import AUTO_PADS, Window, covering, out_shape, window
 
@@ -425,16 +425,13 @@ def _check_counts(window: Window) -> None:
 def _mean_dtype(dtype: DType, asked: object) -> DType:
     if asked is None:
         return dtype
-    out = find("dtype", asked, FLOATS)
     if dtype.is_float:
+        out = find("dtype", asked, FLOATS)
         raise GpupoolTypeError(
             f"dtype = {out} for a {dtype} x: dtype is for int8 and uint8 input only, "
             f"the average of floats has the dtype of x"
         )
-    if not out.is_float:
-        allowed = ", ".join(row.name for row in FLOATS)
-        raise GpupoolTypeError(f"dtype = {out} must be a float dtype: {allowed}")
-    return out
+    return find_float("dtype", asked)
 
 
 def _lp_pool(

@@ -139,7 +139,6 @@ def test_wide_indices_give_the_same():
 BAD = [
     ({}, (2, 4, 4), "uint8", gpupool.GpupoolValueError, "N, H, W, C"),
     ({}, (1, 4, 4, 5), "uint8", gpupool.GpupoolValueError, "C of 1 .. 4"),
-    ({}, (1, 4, 4, 3), "float32", gpupool.GpupoolTypeError, "expected uint8"),
     ({"pool": 5}, (1, 4, 4, 3), "uint8", gpupool.GpupoolValueError, "at most 0 x 0"),
     ({"pool": 0}, (1, 4, 4, 3), "uint8", gpupool.GpupoolValueError, "pool = 0"),
     ({"crop": 5}, (1, 4, 4, 3), "uint8", gpupool.GpupoolValueError, "crop = 5 asks more"),
@@ -149,7 +148,6 @@ BAD = [
     ({"std": 0}, (1, 4, 4, 3), "uint8", gpupool.GpupoolValueError, "greater than 0"),
     ({"std": 1e-60}, (1, 4, 4, 3), "uint8", gpupool.GpupoolValueError, "as float32"),
     ({"scale": 1e60}, (1, 4, 4, 3), "uint8", gpupool.GpupoolValueError, "scale"),
-    ({"dtype": "uint8"}, (1, 4, 4, 3), "uint8", gpupool.GpupoolTypeError, "float dtype"),
     ({"layout": "CHWN"}, (1, 4, 4, 3), "uint8", gpupool.GpupoolValueError, "NCHW, NHWC"),
     ({"channel_order": "GBR"}, (1, 4, 4, 3), "uint8", gpupool.GpupoolValueError, "RGB, BGR"),
     ({"channel_order": "BGR"}, (1, 4, 4, 4), "uint8", gpupool.GpupoolValueError, "expected 3"),
@@ -160,6 +158,24 @@ BAD = [
 def test_bad_input_is_named(arguments, shape, dtype, error, message):
     with pytest.raises(error, match=message):
         resolve(shape, dtype, **({"mean": 0, "std": 1} | arguments))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8", "complex64", "complex32"])
+def test_images_of_another_dtype_are_refused_in_one_way(dtype):
+    with pytest.raises(
+        gpupool.GpupoolTypeError, match=rf"^images has dtype {dtype}, expected uint8$"
+    ):
+        resolve((1, 4, 4, 3), dtype, mean=0, std=1)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "message"),
+    [("int8", "must be a float dtype: "), ("complex64", "is not supported; allowed: ")],
+)
+def test_a_result_of_another_dtype_is_refused_with_those_allowed(dtype, message):
+    allowed = ", ".join(FLOATS)
+    with pytest.raises(gpupool.GpupoolTypeError, match=f"^dtype = {dtype} {message}{allowed}$"):
+        resolve((1, 4, 4, 3), "uint8", mean=0, std=1, dtype=dtype)
 
 
 # The command on a folder of images
