@@ -448,9 +448,9 @@ def _verify_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _verify(args: argparse.Namespace) -> int:
-    for option in ("n", "seed"):
-        if getattr(args, option) < (option == "n"):
-            raise UsageError(f"--{option} {getattr(args, option)}: too small")
+    for option, least in (("n", 1), ("seed", 0)):
+        if (number := getattr(args, option)) < least:
+            raise UsageError(f"--{option} {number} must be at least {least}")
     op = None if args.op is None else opset.find(args.op).name
     report = verify.run(args.n, args.seed, args.device, op, args.dtype, progress)
     if args.json:

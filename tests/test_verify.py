@@ -378,8 +378,8 @@ def test_cpu_leaves_the_gpu_out(command: Any, monkeypatch: pytest.MonkeyPatch) -
         (("--device", "gpu"), 1, "device = 'gpu': no card here"),
         (("--device", "auto"), 1, "nothing to compare the CPU oracle with: no GPU (no card here)"),
         (("--device", "cpu"), 1, "no GPU (not asked for), no onnxruntime and no torch"),
-        (("--n", "0"), 2, "--n 0: too small"),
-        (("--seed", "-1"), 2, "--seed -1: too small"),
+        (("--n", "0"), 2, "--n 0 must be at least 1"),
+        (("--seed", "-1"), 2, "--seed -1 must be at least 0"),
         (("--op", "sum"), 1, "op = 'sum' must be one of"),
     ],
 )
