@@ -27,8 +27,8 @@ CACHE_LINE = 64
 class Library(Protocol):
     """One array library: the way into NumPy or CuPy, and the way out."""
 
-    def check(self, name: str, array: Any, x: Any) -> None:
-        """Refuse an array that has no plain memory on one device, the device of ``x``."""
+    def check(self, name: str, array: Any, first: str, x: Any) -> None:
+        """Refuse an array without plain memory on one device, that of ``x``, which is ``first``."""
 
     def check_outputs(self, outputs: tuple[Output, ...], given: tuple[Any, ...]) -> None:
         """Refuse outputs that this library cannot hold, or arrays of it that cannot be written."""
@@ -63,7 +63,7 @@ def without_backward(name: str) -> GpupoolTypeError:
 class Torch:
     """torch: DLPack on the current stream; outputs are torch's own memory in x's memory format."""
 
-    def check(self, name: str, array: Any, x: Any) -> None:
+    def check(self, name: str, array: Any, first: str, x: Any) -> None:
         """Refuse sparse, quantised and abstract tensors, other devices, and gradients."""
         torch = sys.modules["torch"]
         if array.requires_grad and torch.is_grad_enabled():
@@ -76,7 +76,7 @@ class Torch:
             )
         if array.device != x.device:
             raise GpupoolTypeError(
-                f"x is on {x.device} and {name} on {array.device}: use one device"
+                f"{first} is on {x.device} and {name} on {array.device}: use one device"
             )
 
     def check_outputs(self, outputs: tuple[Output, ...], given: tuple[Any, ...]) -> None:
@@ -148,7 +148,7 @@ def memory_format(x: Any) -> Any:
 class Jax:
     """JAX: arrays are read in place and never written; results are new arrays on x's device."""
 
-    def check(self, name: str, array: Any, x: Any) -> None:
+    def check(self, name: str, array: Any, first: str, x: Any) -> None:
         """Refuse arrays without values of their own, and arrays on several or other devices."""
         jax = sys.modules["jax"]
         if isinstance(array, jax.core.Tracer):
@@ -160,7 +160,7 @@ class Jax:
             raise GpupoolTypeError(f"{name} is spread over {array.sharding}: use one device")
         if array.devices() != x.devices():
             raise GpupoolTypeError(
-                f"x is on {x.devices()} and {name} on {array.devices()}: use one device"
+                f"{first} is on {x.devices()} and {name} on {array.devices()}: use one device"
             )
         if self._platform(array) not in ("cpu", "gpu"):
             raise GpupoolTypeError(
@@ -251,7 +251,7 @@ def on_views(x: Any, compute: Callable[[Any], Any]) -> Any:
     library = LIBRARIES.get(arrays.kind("x", x))
     if library is None:
         return compute(x)
-    library.check("x", x, x)
+    library.check("x", x, "x", x)
     with library.current(x):
         computed = compute(library.native(x))
         y = library.empty(Output("Y", computed.shape, computed.dtype), x)

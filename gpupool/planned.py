@@ -157,15 +157,15 @@ class PlannedCall:
             raise GpupoolTypeError(
                 f"{problem.op} takes {names}, not {len(inputs)} arrays; outputs go to out="
             )
-        x = inputs[0]
-        kind = arrays.kind("x", x)
+        x, first = inputs[0], problem.inputs[0].name
+        kind = arrays.kind(first, x)
         if x.shape != problem.shape or arrays.dtype(x) != problem.dtype.numpy:
             raise GpupoolValueError(
-                f"x is {arrays.dtype(x)} {tuple(x.shape)}, "
+                f"{first} is {arrays.dtype(x)} {tuple(x.shape)}, "
                 f"the plan is for {problem.dtype} {problem.shape}"
             )
         for wanted, array in zip(problem.inputs[1:], inputs[1:], strict=True):
-            _same_kind(kind, wanted.name, array)
+            _same_kind(first, kind, wanted.name, array)
             _require(wanted, array)
         if kind not in BACKENDS:
             # Dynamo, which traces what torch compiles, would go through the oracle.
@@ -208,8 +208,9 @@ class PlannedCall:
         """Check everything, compute, and keep what the next call need not do again."""
         backend, problem, x = BACKENDS[kind], self.problem, inputs[0]
         _check_given(problem, inputs, given, kind)
-        for array in (*inputs[1:], *given):
-            _same_device(x, array)
+        names = [*(wanted.name for wanted in problem.inputs), *["out"] * len(given)]
+        for name, array in zip(names, (*inputs, *given), strict=True):
+            _same_device(names[0], x, name, array)
         with arrays.on_device(x):
             read = tuple(map(arrays.aligned, inputs))
             if not (planned and kind == "cupy"):
@@ -232,12 +233,12 @@ class PlannedCall:
     def _computed_viewed(self, kind: str, inputs: tuple[Any, ...], out: Any, planned: bool) -> Any:
         """Compute on the NumPy or CuPy views of another library's arrays."""
         library, problem, x = interchange.LIBRARIES[kind], self.problem, inputs[0]
-        given, call = _as_tuple(problem, out), self
-        for array in inputs:
-            library.check("x" if array is x else "input", array, x)
+        given, call, first = _as_tuple(problem, out), self, problem.inputs[0].name
+        for wanted, array in zip(problem.inputs, inputs, strict=True):
+            library.check(wanted.name, array, first, x)
         for array in given:
-            _same_kind(kind, "out", array)
-            library.check("out", array, x)
+            _same_kind(first, kind, "out", array)
+            library.check("out", array, first, x)
         library.check_outputs(problem.outputs, given)
         with library.current(x):
             results = given or _allocate(library, problem, x)
@@ -308,10 +309,12 @@ def _key(given: Collection[Any]) -> tuple[Any, ...] | None:
 # Checks of arrays
 
 
-def _same_kind(kind: str, name: str, array: Any) -> None:
+def _same_kind(first: str, kind: str, name: str, array: Any) -> None:
     other = arrays.kind(name, array)
     if other != kind:
-        raise GpupoolTypeError(f"x is a {kind} array and {name} a {other} array: use one kind")
+        raise GpupoolTypeError(
+            f"{first} is a {kind} array and {name} a {other} array: use one kind"
+        )
 
 
 def _require(wanted: Input, array: Any) -> None:
@@ -326,11 +329,11 @@ def _require(wanted: Input, array: Any) -> None:
         )
 
 
-def _same_device(x: Any, array: Any) -> None:
+def _same_device(first: str, x: Any, name: str, array: Any) -> None:
     own, other = arrays.device(x), arrays.device(array)
     if other != own:
         raise GpupoolTypeError(
-            f"x is on device {own} and another array on device {other}: copy it to one device"
+            f"{first} is on device {own} and {name} on device {other}: copy it to one device"
         )
 
 
@@ -366,7 +369,7 @@ def _check_given(
 ) -> None:
     """Check the arrays passed as ``out``; none is an empty tuple."""
     for array in given:
-        _same_kind(kind, "out", array)
+        _same_kind(problem.inputs[0].name, kind, "out", array)
     for array, output in zip(given, problem.outputs, strict=bool(given)):
         if array.dtype != output.dtype:
             raise GpupoolTypeError(

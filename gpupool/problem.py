@@ -212,6 +212,11 @@ class PreprocessProblem(_Problem):
     std: tuple[float, ...]
 
     @cached_property
+    def inputs(self) -> tuple[Input, ...]:
+        """The images: x to the kernel."""
+        return (Input("images", self.shape, self.dtype.numpy),)
+
+    @cached_property
     def outputs(self) -> tuple[Output, ...]:
         """Y: N x C x height x width where ``planar``, else N x height x width x C."""
         shape = laid_out(self.batch, self.channels, self.size, not self.planar)

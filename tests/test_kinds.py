@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 
 import gpupool
+from gpupool import interchange
 from tests import strategies
 from tests.conftest import numpy_backend
 from tests.kinds import BFLOAT16, JAX, TORCH, from_torch, to_torch
@@ -151,6 +152,17 @@ def test_tensors_that_are_no_plain_values_are_refused(torch, what):
         gpupool.max_pool(make(torch), 2)
 
 
+def test_an_input_after_x_is_refused_by_its_name(torch):
+    rois, images = torch.tensor([[0.0, 0, 3, 3]]), torch.tensor([0])
+    for inputs, message in (
+        ((rois.to_sparse(), images), "^rois is a torch.sparse_coo tensor"),
+        ((rois, images.to_sparse()), "^batch_indices is a torch.sparse_coo tensor"),
+        ((rois.clone().requires_grad_(), images), "^rois requires grad"),
+    ):
+        with pytest.raises(gpupool.GpupoolTypeError, match=message):
+            gpupool.roi_align(torch.ones(1, 1, 4, 4), *inputs)
+
+
 @pytest.mark.parametrize("mode", ["no_grad", "inference_mode"])
 def test_gradients_matter_only_where_they_are_recorded(torch, mode):
     x = torch.nn.Parameter(torch.randn(1, 1, 4))
@@ -247,6 +259,29 @@ def test_indices_need_64_bits_in_jax():
 
 
 # Both
+
+
+@pytest.mark.parametrize("kind", ["torch", "jax"])
+def test_arrays_of_two_devices_are_refused(kind, request):
+    library = request.getfixturevalue(kind)
+
+    class Array:
+        """What is asked of an array on a GPU that this machine need not have."""
+
+        requires_grad = is_quantized = False
+        is_fully_addressable = True
+        layout = getattr(library, "strided", None)
+
+        def __init__(self, number):
+            self.device = library.device("cuda", number) if kind == "torch" else None
+            self.devices = lambda: {f"cuda:{number}"}
+
+        def is_neg(self):
+            return False
+
+    message = "^images is on .*cuda:0.* and out on .*cuda:1.*: use one device$"
+    with pytest.raises(gpupool.GpupoolTypeError, match=message):
+        interchange.LIBRARIES[kind].check("out", Array(1), "images", Array(0))
 
 
 def test_nothing_is_imported_that_the_caller_has_not():

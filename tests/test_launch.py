@@ -452,9 +452,9 @@ def test_a_repeated_call_refuses_what_the_first_would_have_refused():
 
 def test_arrays_of_two_devices_are_refused():
     values, indices = x(1, 1, 4), np.arange(4).reshape(1, 1, 4)
-    with pytest.raises(GpupoolTypeError, match=r"device 0 .* device 1"):
+    with pytest.raises(GpupoolTypeError, match="x is on device 0 and indices on device 1"):
         gpupool.max_unpool(array(values), array(indices, 1), 1)
-    with pytest.raises(GpupoolTypeError, match=r"device 1 .* device 0"):
+    with pytest.raises(GpupoolTypeError, match="x is on device 1 and out on device 0"):
         gpupool.global_max_pool(array(values, 1), out=array(np.zeros((1, 1, 1), np.float32)))
     with pytest.raises(GpupoolTypeError, match="cupy array and out a numpy array"):
         gpupool.global_max_pool(array(values), out=np.zeros((1, 1, 1), np.float32))

@@ -105,6 +105,15 @@ def test_every_kind_comes_back_as_it_came(other):
     assert_bitwise(found, gpupool.preprocess(images, **arguments))
 
 
+def test_what_is_wrong_with_an_array_is_said_by_its_own_name():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    images, steps = np.zeros((1, 2, 2, 3), np.uint8), {"mean": 0, "std": 1}
+    with pytest.raises(gpupool.GpupoolTypeError, match=r"^images is a torch\.sparse_coo tensor"):
+        gpupool.preprocess(torch.from_numpy(images).to_sparse(), **steps)
+    with pytest.raises(gpupool.GpupoolTypeError, match=r"^images is a numpy .* out a torch"):
+        gpupool.preprocess(images, **steps, out=torch.empty(1, 3, 2, 2))
+
+
 def test_means_are_in_the_order_that_comes_out(backend):
     images = np.zeros((1, 1, 1, 3), np.uint8)
     images[..., :] = 10, 20, 30
