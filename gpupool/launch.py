@@ -19,15 +19,7 @@ from gpupool.arrays import as_bytes, is_aligned, pointer
 from gpupool.device import gpu_reason
 from gpupool.errors import GpupoolError
 from gpupool.planner import Launch, Plan, Scalar, plan
-from gpupool.problem import (
-    Output,
-    PoolProblem,
-    PreprocessProblem,
-    Problem,
-    RoiProblem,
-    UnpoolProblem,
-    contiguous,
-)
+from gpupool.problem import Output, PoolProblem, PreprocessProblem, Problem, contiguous
 
 NULL = np.uintp(0)
 """An operand that is not there. CuPy turns None into an address of all ones (cupy#9046)."""
@@ -194,10 +186,5 @@ def _arguments(names: Sequence[str], launch: Launch) -> Callable[[tuple[Any, ...
 
 def operands(problem: Problem) -> tuple[str, ...]:
     """Return the names of inputs and outputs, as ``Launch.operands`` calls them."""
-    if isinstance(problem, PoolProblem):
-        return ("x", "y", "indices") if problem.indices else ("x", "y")
-    if isinstance(problem, UnpoolProblem):
-        return ("x", "indices", "y")
-    if isinstance(problem, RoiProblem) and problem.op == "RoiAlign":
-        return ("x", "rois", "batch_indices", "y")
-    return ("x", "rois", "y") if isinstance(problem, RoiProblem) else ("x", "y")
+    beside = (wanted.name for wanted in problem.inputs[1:])
+    return ("x", *beside, *("y", "indices")[: len(problem.outputs)])
