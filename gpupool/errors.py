@@ -18,4 +18,4 @@ class GpupoolTypeError(GpupoolError, TypeError):
 
 
 class GpupoolMemoryError(GpupoolError, MemoryError):
-    """The outputs would need more than the GPUPOOL_MAX_BYTES that the environment allows."""
+    """A call needs more memory than GPUPOOL_MAX_BYTES allows, or a worker or any machine has."""

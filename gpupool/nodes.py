@@ -7,7 +7,7 @@ holds its default. What a value may be is decided where every caller's is.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -137,11 +137,19 @@ def default_opset(model: Any) -> int:
     return int(versions.pop())
 
 
-def checked_feeds(feeds: Mapping[str, Any], declared: Mapping[str, Any]) -> dict[str, Array]:
-    """Return arrays for the ValueInfoProtos ``declared``, refusing other names and dtypes."""
+def checked_feeds(
+    feeds: Mapping[str, Any], declared: Mapping[str, Any], weights: Collection[str] = ()
+) -> dict[str, Array]:
+    """Return arrays for the ValueInfoProtos ``declared``, refusing other names and dtypes.
+
+    Those of ``weights`` may be left out.
+    """
     for name in feeds:
         if name not in declared:
             raise GpupoolValueError(f"input {name!r} is not one of {', '.join(declared)}")
+    missing = [name for name in declared if name not in feeds and name not in weights]
+    if missing:
+        raise GpupoolValueError(f"the model needs input {', '.join(map(repr, missing))}")
     return {name: _checked_feed(name, feeds[name], declared[name]) for name in feeds}
 
 

@@ -51,10 +51,8 @@ class GpupoolRep(BackendRep):  # type: ignore[misc]
 
         Inputs with an initialiser may be left out; by position, all of them or none.
         """
-        values = self._weights | checked_feeds(self._named(inputs), self._declared)
-        missing = self._declared.keys() - values.keys()
-        if missing:
-            raise GpupoolValueError(f"the model needs input {', '.join(sorted(missing))}")
+        fed = checked_feeds(self._named(inputs), self._declared, self._weights)
+        values = self._weights | fed
         for node, step in self._steps:
             given = step(*(values[name] if name else None for name in node.input))
             values.update(zip(node.output, given, strict=False))

@@ -245,7 +245,7 @@ def _check_names(op: str, attributes: Iterable[str]) -> None:
     takes = _TAKES[op]
     for name in attributes:
         if name not in takes:
-            raise TypeError(f"{op} takes no {name!r}: its attributes are {', '.join(takes)}")
+            raise GpupoolTypeError(f"{op} takes no {name!r}: its attributes are {', '.join(takes)}")
 
 
 def _layout(shape: tuple[int, ...], channels_last: object) -> tuple[bool, tuple[int, ...]]:
@@ -692,7 +692,7 @@ def output_shape(op: str, x_shape: Sequence[int], *args: Any, **attributes: Any)
     if args:
         name = "pooled_shape" if found == "MaxRoiPool" else "kernel_shape"
         if len(args) > 1 or name in attributes:
-            raise TypeError(f"output_shape() takes {name} once, and the rest by keyword")
+            raise GpupoolTypeError(f"output_shape() takes {name} once, and the rest by keyword")
         attributes[name] = args[0]
     # The shape is the same for every dtype, and only 8-bit averages take another one.
     averaged = attributes.pop("dtype", None)

@@ -164,9 +164,6 @@ class Session:
         self, input_feed: Mapping[str, Any], run_options: Any
     ) -> tuple[dict[str, Any], list[NodeTime]]:
         values: dict[str, Any] = checked_feeds(input_feed, self._inputs)
-        missing = [name for name in self._inputs if name not in values]
-        if missing:
-            raise GpupoolValueError(f"the model needs input {', '.join(map(repr, missing))}")
         rows = []
         for step in self._steps:
             if isinstance(step, PoolingNode):

@@ -230,7 +230,9 @@ def _average(axes: int) -> Function:
         divisor_override: int | None = None,
     ) -> Any:
         if divisor_override is not None:
-            raise GpupoolValueError(f"divisor_override = {divisor_override} is not supported")
+            raise GpupoolValueError(
+                f"divisor_override = {divisor_override} is not supported; allowed: None"
+            )
         return pool(input, kernel_size, stride, padding, ceil_mode, count_include_pad)
 
     def function_1d(

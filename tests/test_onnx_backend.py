@@ -255,7 +255,7 @@ def test_a_model_that_onnx_calls_invalid_is_refused() -> None:
     [
         ([], GpupoolValueError, r"0 inputs are given, the model takes \['x'\]"),
         ([X, X], GpupoolValueError, "2 inputs are given"),
-        ({}, GpupoolValueError, "the model needs input x"),
+        ({}, GpupoolValueError, "the model needs input 'x'"),
         ({"z": X}, GpupoolValueError, "input 'z' is not one of x"),
         ([X.astype(np.float64)], GpupoolTypeError, "input 'x' has dtype float64.*float32"),
         ([X[0]], GpupoolValueError, r"node top \(MaxPool\): kernel_shape"),

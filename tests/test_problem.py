@@ -127,11 +127,11 @@ def test_output_shape_refuses_as_the_functions_do():
         output_shape("max", (1, 1, 4), 2, strides=0)
     with pytest.raises(GpupoolValueError, match=r"op = 'median'"):
         output_shape("median", (1, 1, 4), 2)
-    with pytest.raises(TypeError, match="kernel_shape once"):
+    with pytest.raises(GpupoolTypeError, match="kernel_shape once"):
         output_shape("max", (1, 1, 4), 2, 2)
-    with pytest.raises(TypeError, match="kernel_shape once"):
+    with pytest.raises(GpupoolTypeError, match="kernel_shape once"):
         output_shape("max", (1, 1, 4), 2, kernel_shape=2)
-    with pytest.raises(TypeError, match="colour"):
+    with pytest.raises(GpupoolTypeError, match="colour"):
         output_shape("max", (1, 1, 4), 2, colour=1)
 
 
@@ -199,7 +199,9 @@ def test_the_ceiling_on_samples_is_documented():
 
 def test_output_shape_takes_the_dtype_of_an_average():
     assert output_shape("average", (1, 1, 4), 2, dtype="float32") == (1, 1, 3)
-    with pytest.raises(TypeError, match=r"^MaxPool takes no 'dtype': its attributes are kernel_"):
+    with pytest.raises(
+        GpupoolTypeError, match=r"^MaxPool takes no 'dtype': its attributes are kernel_"
+    ):
         output_shape("max", (1, 1, 4), 2, dtype="float32")
 
 
@@ -208,8 +210,8 @@ def test_output_shape_takes_the_dtype_of_an_average():
 )
 def test_an_unknown_attribute_is_named_with_those_that_exist(function):
     with pytest.raises(
-        TypeError, match=r"^GlobalLpPool takes no 'kernel_shape': .* are p, channels_last"
+        GpupoolTypeError, match=r"^GlobalLpPool takes no 'kernel_shape': .* are p, channels_last"
     ):
         function("global-lp", (1, 1, 4), kernel_shape=3)
-    with pytest.raises(TypeError, match=r"^pooled_shape: MaxRoiPool needs it"):
+    with pytest.raises(GpupoolTypeError, match=r"^pooled_shape: MaxRoiPool needs it"):
         function("MaxRoiPool", (1, 1, 4, 4))

@@ -371,6 +371,8 @@ def test_compare_gives_the_largest_difference_of_each_output() -> None:
     assert found_z.magnitude == X.max()
     with pytest.raises(GpupoolError, match=r"output 'y' is float32 \(1, 2, 2, 4\), onnx"):
         session.compare([y[:, :, :2], z], {"x": X})
+    with pytest.raises(GpupoolValueError, match="the model needs input 'x'"):
+        session.compare([y, z], {})
 
 
 def test_compare_takes_booleans_and_nan() -> None:

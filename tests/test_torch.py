@@ -177,6 +177,7 @@ def test_what_is_not_supported_is_refused(call, error):
         (lambda x: ours.max_pool2d(x, 2, dilation=(1, 0)), "dilation = 0 is outside"),
         (lambda x: ours.max_pool2d(x, 2, ceil_mode="no"), "ceil_mode must be"),
         (lambda x: ours.avg_pool2d(x, 2, count_include_pad=2), "count_include_pad = 2"),
+        (lambda x: ours.avg_pool2d(x, 2, divisor_override=3), "= 3 .* allowed: None"),
         (lambda x: ours.lp_pool2d(x, "2", 2), "norm_type must be a number"),
         (lambda x: ours.lp_pool2d(x, 0, 2), "norm_type = 0"),
         (lambda x: ours.adaptive_avg_pool2d(x, (1, 1, 1)), "each of 2 axes"),
