@@ -20,7 +20,7 @@ from .device import Cuda, Device
 
 DESCRIPTION = "Time every case beside a copy and its peers on a GPU, or do what an option says."
 
-EXIT_WORSE, EXIT_ERROR = 1, 2
+EXIT_WRONG, EXIT_ERROR, EXIT_WORSE = 1, 2, 3
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--markdown", metavar="FILE", type=Path, help="write the table")
     parser.add_argument("--plot", metavar="FILE.png", type=Path, help="draw roofline and bars")
     parser.add_argument(
-        "--compare", metavar="OLD.json", type=Path, help="exit 1 where a case became worse"
+        "--compare",
+        metavar="OLD.json",
+        type=Path,
+        help=f"exit with status {EXIT_WORSE} where a case became worse",
     )
 
 
@@ -135,7 +138,7 @@ def run(args: argparse.Namespace, device: Callable[[], Device] = Cuda) -> int:
     result = measured(mode, cases, args.json)
     show(mode, result, args)
     if any(row.get("wrong") for row in result["rows"]):
-        return EXIT_WORSE
+        return EXIT_WRONG
     return judge(old, result) if old else 0
 
 
@@ -178,7 +181,7 @@ def time_host(args: argparse.Namespace, device: Callable[[], Device]) -> int:
 
 
 def judge(old: dict[str, Any], new: dict[str, Any]) -> int:
-    """Print the ratio of every case to an older result; 1 where one is worse beyond the noise."""
+    """Print the ratio of every case to an older result; 3 where one is worse beyond the noise."""
     changes = compare.compare(old, new)
     print(table.aligned(compare.HEAD, [change.cells() for change in changes]))
     worse = [change.id for change in changes if change.verdict == "worse"]

@@ -529,7 +529,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="gpupool",
         description="The ONNX pooling operators on arrays and images.",
-        epilog="Exit status: 0 done, 1 the job failed, 2 bad usage.",
+        epilog="Exit status: 0 done, 1 the job failed, 2 bad usage, 3 worse (bench --compare).",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"gpupool {gpupool.__version__}")

@@ -32,7 +32,7 @@ from bench import (
     static,
 )
 from bench.cases import CASES, Case, load, select
-from gpupool import planner
+from gpupool import cli, planner
 from gpupool.errors import GpupoolError, GpupoolValueError
 from gpupool.planner import Plan, rows
 from gpupool.planner.geometry import Geometry
@@ -368,7 +368,7 @@ def test_static_runs_on_a_file_of_cases_and_compares(
     assert result["nvrtc"]
     result["rows"][2]["issued"] /= 1.1
     record.write(result, out)
-    assert run("--static", "--cases", five, "--compare", out) == 1
+    assert run("--static", "--cases", five, "--compare", out) == 3
     assert "A3" in capsys.readouterr().err
 
 
@@ -922,8 +922,23 @@ def test_a_planted_regression_of_ten_percent_is_the_exit_status(
     result = record.read(out)
     result["rows"][3]["copy_share"] *= 1.1
     record.write(result, out)
-    assert run("--cases", five, "--peers", "", "--compare", out, device=Fake(noise=0.002)) == 1
+    assert run("--cases", five, "--peers", "", "--compare", out, device=Fake(noise=0.002)) == 3
     assert "A4" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("main", "error"), [(command.main, 2), (lambda argv: cli.main(["bench", *argv]), 1)]
+)
+def test_a_regression_and_an_error_exit_with_different_statuses(
+    main: Any, error: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "measured", lambda *_: stored("static", 1.5))
+    monkeypatch.setattr(command, "show", lambda *_: None)
+    out = tmp_path / "old.json"
+    assert main(["--static", "--compare", str(out)]) == error
+    for factor, status in ((1.0, 3), (1.5, 0)):
+        record.write(stored("static", factor), out)
+        assert main(["--static", "--compare", str(out)]) == status
 
 
 def test_results_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:

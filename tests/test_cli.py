@@ -454,6 +454,7 @@ def test_exit_statuses_of_the_process(argv, status):
 
 def test_help_and_version(gpupool_):
     assert gpupool_("--version").out == f"gpupool {gpupool.__version__}\n"
+    assert "3 worse (bench --compare)" in " ".join(gpupool_("--help").out.split())
     for command in cli.COMMANDS:
         shown = gpupool_(command.name, "--help")
         assert shown.status == 0
