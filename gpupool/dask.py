@@ -162,11 +162,12 @@ def _renumbered(
     indices: Any, shape: Sequence[int], shift: Sequence[int], steps: Sequence[int]
 ) -> Any:
     """Turn flat positions in ``shape``, moved by ``shift`` along each axis, into other steps."""
-    position = sum(n * step for n, step in zip(shift, steps, strict=True))
+    position: Any = sum(n * step for n, step in zip(shift, steps, strict=True))
+    rest = indices.astype(np.int64, copy=False)  # a step may be 2**31 where all positions are less
     for size, step in zip(reversed(shape), reversed(steps), strict=True):
-        position = position + indices % size * step
-        indices = indices // size
-    return position
+        position = position + rest % size * step
+        rest = rest // size
+    return position.astype(indices.dtype, copy=False)
 
 
 def _pool(problem: PoolProblem, x: Any, **_: Any) -> Any:

@@ -179,6 +179,14 @@ def test_both_outputs_come_from_one_run(monkeypatch):
     assert len(runs) == 4
 
 
+def test_positions_of_32_bits_reach_their_last():
+    """Of 2**31 elements the step of the batch's axis is itself no int32."""
+    x = da.zeros((1, 2, 2**15, 2**15), "i1", chunks=(1, 1, 2**11, 2**11))
+    _, indices = lazy.max_pool(x, 2, strides=2, return_indices=True, index_dtype="int32")
+    found = indices[0, 1, -1:, -1:].compute()
+    assert (found.dtype, found.tolist()) == (np.int32, [[2**30 + (2**15 - 2) * (2**15 + 1)]])
+
+
 def test_a_block_reads_exactly_what_its_windows_need(monkeypatch):
     read = []
     run = gpupool.oracle.run
