@@ -128,6 +128,10 @@ def _require_8_bit(x: Any) -> None:
         raise GpupoolTypeError(f"x has dtype {dtype}, a quantised tensor is int8 or uint8")
 
 
+_SATURATING = 2.0**100
+"""A ratio of scales that saturates every mean but 0: others are at least 1 / taps from it."""
+
+
 class _Quantiser:
     """From the mean of quantised numbers to a quantised mean."""
 
@@ -137,7 +141,8 @@ class _Quantiser:
         _require_8_bit(x)
         self.dtype = arrays.dtype(x)
         self.info = np.iinfo(self.dtype)
-        self.ratio = validate.positive("x_scale", x_scale) / validate.positive("y_scale", y_scale)
+        ratio = validate.positive("x_scale", x_scale) / validate.positive("y_scale", y_scale)
+        self.ratio = min(ratio, _SATURATING)  # the quotient may be infinite, and inf * 0 is NaN
         self.x_zero, self.y_zero = (
             validate.integer(name, zero, int(self.info.min), int(self.info.max))
             for name, zero in (("x_zero_point", x_zero_point), ("y_zero_point", y_zero_point))

@@ -206,6 +206,23 @@ def test_extremes_saturate() -> None:
     assert quantised.qlinear_average_pool(x, 1e30, 255, 1.0, 7, 2).tolist() == [[[0]]]
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("x_scale", "y_scale", "expected"),
+    [(1e300, 1e-300, [0, 7, 255]), (1e307, 1.0, [0, 7, 255]), (1e-300, 1e300, [7, 7, 7])],
+)
+def test_a_ratio_of_scales_beyond_float64_saturates(
+    x_scale: float, y_scale: float, expected: list[int]
+) -> None:
+    x = np.array([[[0, 100, 200]]], np.uint8)
+    y = quantised.qlinear_average_pool(x, x_scale, 100, y_scale, 7, 1)
+    assert y.tolist() == [[expected]]
+    for value, whole in zip(x[0, 0], expected, strict=True):
+        plane = np.full((1, 1, 3), value)
+        y = quantised.qlinear_global_average_pool(plane, x_scale, 100, y_scale, 7)
+        assert y.tolist() == [[[whole]]]
+
+
 @pytest.mark.parametrize("shape", [(0, 2, 3), (2, 0, 3)])
 def test_empty(shape: tuple[int, ...]) -> None:
     x = np.zeros(shape, np.int8)
