@@ -322,12 +322,15 @@ def _pool_one_image(job: Job, source: Path, target: Path) -> None:
     form = images.format_for(target, pixels)
     computed = {row.numpy for row in opset.OPERATORS[job.op].dtypes}
     x = pixels if pixels.dtype in computed else pixels.astype(np.float32)
+    layout = {"channels_last": True}
+    pooled = problem.resolve(job.op, x.shape, x.dtype, **job.attributes, **layout).outputs[0]
+    images.check_size(target, form, images.mode_of(pixels), *pooled.shape[1:3])
 
     def save(file: BinaryIO, y: Array) -> None:
-        pooled = replace(picture, pixels=images.quantise(y, pixels.dtype))
-        images.write(file, pooled, form)
+        result = replace(picture, pixels=images.quantise(y, pixels.dtype))
+        images.write(file, result, form)
 
-    _write(job, target, source.name, x, save, channels_last=True)
+    _write(job, target, source.name, x, save, **layout)
 
 
 def _write(

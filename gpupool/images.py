@@ -24,17 +24,21 @@ Pixels = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class Format:
-    """One file format: its name in Pillow, the modes it keeps, and how it is saved."""
+    """One file format: its name in Pillow, the modes it keeps, and how it is saved.
+
+    ``most`` are the pixels that it holds along a side.
+    """
 
     name: str
     modes: tuple[str, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
+    most: int = 2**31 - 1
 
 
 _PNG = Format("PNG", ("L", "LA", "RGB", "RGBA", "I;16"))
 _TIFF = Format("TIFF", ("L", "LA", "RGB", "RGBA", "I;16"))
-_JPEG = Format("JPEG", ("L", "RGB"), {"quality": 95})
-_WEBP = Format("WEBP", ("L", "LA", "RGB", "RGBA"), {"lossless": True, "exact": True})
+_JPEG = Format("JPEG", ("L", "RGB"), {"quality": 95}, most=65500)
+_WEBP = Format("WEBP", ("L", "LA", "RGB", "RGBA"), {"lossless": True, "exact": True}, most=16383)
 
 FORMATS = {
     ".png": _PNG,
@@ -167,11 +171,25 @@ def format_for(path: Path, pixels: Pixels) -> Format:
     if form is None:
         raise GpupoolValueError(f"{path}: the ending must be one of {', '.join(FORMATS)}")
     if (mode := mode_of(pixels)) not in form.modes:
-        able = dict.fromkeys(f.name for f in FORMATS.values() if mode in f.modes)
         raise GpupoolValueError(
-            f"{path}: {form.name} cannot hold {_SAID[mode]}; these can: {', '.join(able)}"
+            f"{path}: {form.name} cannot hold {_SAID[mode]}; these can: {_able(mode)}"
         )
     return form
+
+
+def check_size(path: Path, form: Format, mode: str, height: int, width: int) -> None:
+    """Refuse a picture that is larger than its format allows, which Pillow does without a name."""
+    if (side := max(height, width)) > form.most:
+        raise GpupoolValueError(
+            f"{path}: {form.name} cannot hold {width} x {height} pixels, only up to {form.most} "
+            f"along a side; these can: {_able(mode, side)}"
+        )
+
+
+def _able(mode: str, side: int = 0) -> str:
+    """Name the formats that hold pictures of a mode and size."""
+    able = (f.name for f in FORMATS.values() if mode in f.modes and side <= f.most)
+    return ", ".join(dict.fromkeys(able))
 
 
 def quantise(y: Pixels, dtype: np.dtype[Any]) -> Pixels:

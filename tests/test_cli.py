@@ -49,6 +49,10 @@ def save_image(path, pixels):
         images.write(file, images.Picture(pixels), images.format_for(Path(path), pixels))
 
 
+def noise(height, width):
+    return np.random.default_rng(5).integers(0, 256, (height, width), np.uint8)
+
+
 def refused(result, status, *texts):
     """Whether a command ended in one line on stderr that says all of ``texts``."""
     assert result.status == status
@@ -145,6 +149,25 @@ def test_alpha_is_refused_for_jpeg(gpupool_):
     result = gpupool_("pool", "x.png", "y.jpg", "--op", "max", "--kernel", 2)
     assert refused(result, 1, "y.jpg", "JPEG cannot hold colour with an alpha channel")
     assert not Path("y.jpg").exists()
+
+
+@pytest.mark.parametrize(
+    ("target", "width", "limit", "able"),
+    [("y.webp", 2**14, 16383, "PNG, JPEG, TIFF"), ("y.jpg", 65501, 65500, "PNG, TIFF")],
+)
+def test_an_image_too_wide_for_its_format_is_refused(gpupool_, target, width, limit, able):
+    save_image("x.png", noise(1, width))
+    call = ("pool", "x.png", target, "--op", "max", "--kernel", "1,2", "--indices", "i.npy")
+    result = gpupool_(*call, "--pad", "0,1,0,0")
+    form = images.FORMATS[Path(target).suffix].name
+    assert refused(
+        result,
+        1,
+        f"{target}: {form} cannot hold {width} x 1 pixels, only up to {limit} along a side; "
+        f"these can: {able}",
+    )
+    assert [path.name for path in Path().iterdir()] == ["x.png"]
+    assert gpupool_(*call).status == 0  # one pixel less
 
 
 def test_indices_of_an_image_are_positions_in_it(gpupool_):
