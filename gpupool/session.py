@@ -4,6 +4,7 @@ A tensor's level is the number of pooling nodes on the longest way to it. All no
 form a segment, which onnx's own extractor cuts out and onnxruntime runs; the pooling nodes that
 read a level run after its segment. What follows from initialisers alone has no level: it becomes
 part of every segment that reads it, so that onnxruntime folds it as it would in the whole model.
+Random numbers are no constants, even of no input.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from gpupool.placement import on_gpu
 
 Array = np.ndarray[Any, Any]
 
-RANDOM = {"Bernoulli", "Multinomial"} | {
+RANDOM = {"Bernoulli", "Dropout", "Multinomial"} | {
     f"Random{kind}{like}" for kind in ("Normal", "Uniform") for like in ("", "Like")
 }
 """What may differ from run to run is computed once a run, even where it reads no input."""
@@ -233,7 +234,7 @@ class _Cut:
         reads = _reads(node)
         levels = [self.level[name] for name in reads if name in self.level]
         pooling = is_pooling(node)
-        if not levels and not pooling and node.op_type not in RANDOM:
+        if not levels and not pooling and not _varies(node):
             return
         level = max(levels, default=0)
         if pooling:
@@ -304,6 +305,12 @@ class _Cut:
             if name in captured and name not in have
         )
         return model
+
+
+def _varies(node: Any) -> bool:
+    """Whether what a node gives may differ from run to run, also by a node of its subgraphs."""
+    inner = (node for graph in models.subgraphs(node) for node in graph.node)
+    return node.op_type in RANDOM or any(map(_varies, inner))
 
 
 def _tensor(name: str, kind: Any) -> Any:

@@ -178,6 +178,45 @@ def branch(name: str, *nodes: Any, output: str) -> Any:
     return helper.make_graph(list(nodes), name, [], [value(output, shape=None)])
 
 
+def drawing(name: str) -> Any:
+    return branch(name, node("RandomNormal", "", name, shape=[1, 2, 8, 8]), output=name)
+
+
+def choosing(name: str, then: Any, other: Any) -> Any:
+    return node("If", "true", name, then_branch=then, else_branch=other)
+
+
+INNER = branch("outer", choosing("inner", drawing("a"), drawing("b")), output="inner")
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        choosing("noise", drawing("then"), drawing("else")),
+        choosing("noise", INNER, drawing("else")),
+        node("Dropout", "ones half true", "noise"),
+        node("Bernoulli", "halves", "noise"),
+    ],
+    ids=["branch", "inner branch", "Dropout", "Bernoulli"],
+)
+def test_random_numbers_without_inputs_are_drawn_once_a_run(noise: Any) -> None:
+    nodes = [
+        noise,
+        pool("MaxPool", "noise", "a"),
+        pool("MaxPool", "x", "b"),
+        node("MaxPool", "noise", "c", kernel_shape=[1, 1]),
+        node("Sub", "c noise", "y"),
+        node("Add", "a b", "z"),
+    ]
+    ones = np.ones((1, 2, 8, 8))
+    constants = [tensor("ones", ones), tensor("halves", ones / 2), tensor("half", 0.5)]
+    constants.append(tensor("true", True, bool))
+    made = model(nodes, X_IN, [value("y"), value("z")], opset=15, initializer=constants)
+    y, z = Session(made, device="cpu").run(None, {"x": 0 * X})
+    assert not y.any()
+    assert z.any()
+
+
 @pytest.mark.parametrize("sign", [1, -1])
 def test_branches_of_control_flow_read_what_is_outside(sign: int) -> None:
     """``a`` is of another level, ``w`` an initialiser, ``r`` of the If's own segment."""
