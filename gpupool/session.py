@@ -282,28 +282,38 @@ class _Cut:
         for name in inputs:
             if name in types:
                 self.extractor.value_infos[name] = _tensor(name, types[name])
-        return _Segment(self._extract(nodes, inputs, outputs), runtime, f"segment {level}")
+        return _Segment(self._extract(inputs, outputs), runtime, f"segment {level}")
 
     def _leaves(self, name: str, level: int) -> bool:
         """Whether anything else reads it; what has no level leaves only for pooling and outputs."""
         readers = self.readers.get(name, set())
         return bool(readers - {level}) if name in self.level else None in readers
 
-    def _extract(self, nodes: list[Any], inputs: list[str], outputs: list[str]) -> Any:
+    def _extract(self, inputs: list[str], outputs: list[str]) -> Any:
         # The extractor does not see what the branches of control flow read from outside.
-        captured = {name for node in nodes for name in _captured(node)}
-        inner = sorted((captured & self.extractor.outmap.keys()) - {*inputs, *outputs})
-        for name in (*outputs, *inner):
-            self.extractor.value_infos.setdefault(name, helper.make_empty_tensor_value_info(name))
-        model = self.extractor.extract_model(inputs, [*outputs, *inner])
+        inner: set[str] = set()
+        while True:
+            model = self._leading_to([*outputs, *sorted(inner)], inputs)
+            captured = {name for node in model.graph.node for name in _captured(node)}
+            given = {name for node in model.graph.node for name in node.output}
+            missing = (captured & self.extractor.outmap.keys()) - given.union(inputs)
+            if not missing:
+                break
+            inner |= missing
         del model.graph.output[len(outputs) :]
-        del model.graph.value_info[:]
         have = {tensor.name for tensor in model.graph.initializer}
         model.graph.initializer.extend(
             tensor
             for name, tensor in self.extractor.initializers.items()
             if name in captured and name not in have
         )
+        return model
+
+    def _leading_to(self, outputs: list[str], inputs: list[str]) -> Any:
+        for name in outputs:
+            self.extractor.value_infos.setdefault(name, helper.make_empty_tensor_value_info(name))
+        model = self.extractor.extract_model(inputs, outputs)
+        del model.graph.value_info[:]
         return model
 
 

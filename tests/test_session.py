@@ -235,6 +235,27 @@ def test_branches_of_control_flow_read_what_is_outside(sign: int) -> None:
     assert_equals_onnxruntime(made, {"x": sign * np.abs(X) + sign}, 2)
 
 
+def test_branches_of_constants_read_constants_outside() -> None:
+    """``w`` is an initialiser, ``n`` the output of a node, ``r`` that of another If."""
+    nodes = [
+        node("Neg", "w", "n"),
+        choosing(
+            "r",
+            branch("a", node("Neg", "w", "a"), output="a"),
+            branch("b", node("Abs", "w", "b"), output="b"),
+        ),
+        choosing(
+            "s",
+            branch("c", node("Sum", "n r", "c"), output="c"),
+            branch("d", node("Sum", "n", "d"), output="d"),
+        ),
+        pool("MaxPool", "x", "p"),
+        node("Add", "p s", "y"),
+    ]
+    constants = [tensor("w", 3), tensor("true", True, bool)]
+    assert_equals_onnxruntime(model(nodes, X_IN, Y_OUT, initializer=constants), {"x": X}, 1)
+
+
 def test_pooling_inside_control_flow_stays_with_onnxruntime() -> None:
     inner = branch("then", pool("MaxPool", "x", "o"), output="o")
     other = branch("else", pool("AveragePool", "x", "o2"), output="o2")
