@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,16 @@ def load(source: str | PathLike[str] | bytes | Any) -> Any:
         model.CopyFrom(annotated)
         del model.graph.quantization_annotation[:]
     return check(model)
+
+
+def without_initialisers(model: Any, names: Collection[str]) -> Any:
+    """Return a copy of a ModelProto that lacks the initialisers named."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    kept = [tensor for tensor in model.graph.initializer if tensor.name not in names]
+    del copy.graph.initializer[:]
+    copy.graph.initializer.extend(kept)
+    return copy
 
 
 def check(model: Any) -> Any:

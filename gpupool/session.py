@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from typing import Any
@@ -38,6 +38,10 @@ RANDOM = {"Bernoulli", "Dropout", "Multinomial"} | {
     f"Random{kind}{like}" for kind in ("Normal", "Uniform") for like in ("", "Like")
 }
 """What may differ from run to run is computed once a run, even where it reads no input."""
+
+
+OPTIONAL_SINCE = 4
+"""The IR version since which a run may give other values for initialisers that are inputs, too."""
 
 
 @dataclass(frozen=True)
@@ -102,14 +106,16 @@ class Session:
         self._runtime = {"sess_options": sess_options, "providers": list(providers)}
         graph = self._model.graph
         self._weights = {tensor.name: tensor for tensor in graph.initializer}
-        self._inputs = {v.name: v for v in graph.input if v.name not in self._weights}
+        optional = self._model.ir_version >= OPTIONAL_SINCE
+        self._inputs = {v.name: v for v in graph.input if optional or v.name not in self._weights}
         self._outputs = [value.name for value in graph.output]
-        self._steps = _Cut(self._model, self._inputs).steps(self._runtime)
+        self._steps = _Cut(self._model).steps(self._runtime)
+        self._variants: dict[frozenset[str], list[Any]] = {frozenset(): self._steps}
 
     @property
     def input_names(self) -> list[str]:
-        """The names of what ``run`` takes."""
-        return list(self._inputs)
+        """The names of what ``run`` needs; it takes inputs that have an initialiser, too."""
+        return [name for name in self._inputs if name not in self._weights]
 
     @property
     def output_names(self) -> list[str]:
@@ -154,8 +160,9 @@ class Session:
 
     def compare(self, outputs: Sequence[Any], input_feed: Mapping[str, Any]) -> list[Difference]:
         """Return how far all ``outputs`` of this session are from plain onnxruntime's."""
-        plain = _Segment(self._model, self._runtime, "the model")
-        values = plain.run(checked_feeds(input_feed, self._inputs), None)
+        feeds = checked_feeds(input_feed, self._inputs, self._weights)
+        plain = _Segment(self._model_for(self._replaced(feeds)), self._runtime, "the model")
+        values = plain.run(feeds, None)
         return [
             _difference(name, np.asarray(array), np.asarray(values[name]))
             for name, array in zip(self._outputs, outputs, strict=True)
@@ -164,14 +171,26 @@ class Session:
     def _compute(
         self, input_feed: Mapping[str, Any], run_options: Any
     ) -> tuple[dict[str, Any], list[NodeTime]]:
-        values: dict[str, Any] = checked_feeds(input_feed, self._inputs)
+        values: dict[str, Any] = checked_feeds(input_feed, self._inputs, self._weights)
         rows = []
-        for step in self._steps:
+        for step in self._steps_for(self._replaced(values)):
             if isinstance(step, PoolingNode):
                 rows.append(self._pool(step, values))
             else:
                 values.update(step.run(values, run_options))
         return values, rows
+
+    def _replaced(self, feeds: Mapping[str, Any]) -> frozenset[str]:
+        return frozenset(feeds.keys() & self._weights.keys())
+
+    def _steps_for(self, replaced: frozenset[str]) -> list[Any]:
+        """Return the steps of a run that gives other values for some initialisers."""
+        if replaced not in self._variants:
+            self._variants[replaced] = _Cut(self._model_for(replaced)).steps(self._runtime)
+        return self._variants[replaced]
+
+    def _model_for(self, replaced: frozenset[str]) -> Any:
+        return models.without_initialisers(self._model, replaced) if replaced else self._model
 
     def _pool(self, node: PoolingNode, values: dict[str, Any]) -> NodeTime:
         inputs = tuple(self._value(name, values) if name else None for name in node.inputs)
@@ -218,11 +237,12 @@ def _difference(name: str, ours: Array, theirs: Array) -> Difference:
 class _Cut:
     """Where a graph is cut: the level of every tensor, and who reads it."""
 
-    def __init__(self, model: Any, inputs: Iterable[str]) -> None:
+    def __init__(self, model: Any) -> None:
         self.opset = default_opset(model)
         self.extractor = utils.Extractor(model)
         # What a model says of shapes behind a pooling node may be wrong: onnxruntime infers them.
         self.extractor.value_infos = {value.name: value for value in model.graph.input}
+        inputs = self.extractor.value_infos.keys() - self.extractor.initializers.keys()
         self.level: dict[str, int] = dict.fromkeys(inputs, 0)
         self.readers: dict[str, set[int | None]] = {v.name: {None} for v in model.graph.output}
         self.segments: dict[int, list[Any]] = {0: []}

@@ -343,6 +343,63 @@ def test_bfloat16_goes_in_and_comes_out() -> None:
     assert session.bfloat16_names == ["x"]
 
 
+OPTIONAL = model(
+    [node("Mul", "x w", "a"), pool("MaxPool", "a", "b"), node("Mul", "b w", "y")],
+    [value("x"), value("w", shape=[1])],
+    Y_OUT,
+    initializer=[tensor("w", [2])],
+)
+
+
+def test_an_input_with_an_initialiser_may_be_left_out_or_given() -> None:
+    session = assert_equals_onnxruntime(OPTIONAL, {"x": X}, 2)
+    for factor in (-3, 5):
+        feeds = {"x": X, "w": np.array([factor], np.float32)}
+        (y,) = session.run(None, feeds)
+        np.testing.assert_array_equal(y, plain(OPTIONAL, feeds)[0])
+        assert session.compare([y], feeds)[0].largest == 0
+    np.testing.assert_array_equal(session.run(None, {"x": X})[0], plain(OPTIONAL, {"x": X})[0])
+    assert session.input_names == ["x"]
+    with pytest.raises(GpupoolValueError, match="input 'q' is not one of x, w"):
+        session.run(None, {"x": X, "q": X})
+    assert len(OPTIONAL.graph.initializer) == 1  # the model that was given stays what it was
+
+
+def test_pooling_nodes_read_what_is_given_for_an_initialiser() -> None:
+    nodes = [pool("MaxPool", "x", "a i"), pool("MaxUnpool", "a i shape", "y")]
+    inputs = [*X_IN, value("shape", INT64, [4])]
+    made = model(nodes, inputs, Y_OUT, initializer=[tensor("shape", [1, 2, 8, 8], np.int64)])
+    session = Session(made, device="cpu")
+    assert session.run(None, {"x": X})[0].shape == (1, 2, 8, 8)
+    larger = np.array([1, 2, 9, 8])
+    assert session.run(None, {"x": X, "shape": larger})[0].shape == (1, 2, 9, 8)
+
+
+def test_bfloat16_may_be_given_for_an_initialiser() -> None:
+    nodes = [
+        node("Cast", "w", "factor", to=FLOAT),
+        node("Mul", "x factor", "a"),
+        pool("MaxPool", "a", "y"),
+    ]
+    two = helper.make_tensor("w", BFLOAT16, [1], [2.0])
+    made = model(nodes, [*X_IN, value("w", BFLOAT16, [1])], Y_OUT, opset=22, initializer=[two])
+    session = Session(made, device="cpu")
+    expected = gpupool.max_pool(X, 2, strides=2)
+    for feeds, factor in (({}, 2), ({"w": np.array([4], ml_dtypes.bfloat16)}, 4)):
+        np.testing.assert_array_equal(session.run(None, {"x": X} | feeds)[0], expected * factor)
+    assert session.bfloat16_names == ["w"]
+
+
+def test_before_ir_version_4_initialisers_are_constants() -> None:
+    old = onnx.ModelProto()
+    old.CopyFrom(OPTIONAL)
+    old.ir_version = 3
+    old.opset_import[0].version = 8
+    session = assert_equals_onnxruntime(old, {"x": X}, 2)
+    with pytest.raises(GpupoolValueError, match="input 'w' is not one of x"):
+        session.run(None, {"x": X, "w": np.ones(1, np.float32)})
+
+
 # Like InferenceSession
 
 
