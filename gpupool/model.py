@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from math import prod
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
-from onnx import checker, defs, external_data_helper, inliner
+from onnx import checker, defs, external_data_helper, helper, inliner, numpy_helper
 
 from gpupool.errors import GpupoolTypeError, GpupoolValueError
 from gpupool.nodes import DOMAINS, PoolingNode, default_opset, is_pooling, label
@@ -48,7 +50,49 @@ def load(source: str | PathLike[str] | bytes | Any) -> Any:
         annotated, model = model, onnx.ModelProto()
         model.CopyFrom(annotated)
         del model.graph.quantization_annotation[:]
+    if model.graph.sparse_initializer:
+        model = _densified(model)
     return check(model)
+
+
+def _densified(model: Any) -> Any:
+    """Return a copy of a ModelProto whose sparse initialisers are dense ones."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    needed = model.ByteSize()
+    for sparse in model.graph.sparse_initializer:
+        needed += prod(sparse.dims) * _sparse_dtype(sparse).itemsize
+        _check_bytes("the model with its sparse initialisers made dense", needed)
+        copy.graph.initializer.append(_dense(sparse))
+    del copy.graph.sparse_initializer[:]
+    return copy
+
+
+def _sparse_dtype(sparse: Any) -> np.dtype[Any]:
+    kind = sparse.values.data_type
+    if kind not in helper.get_all_tensor_dtypes() or kind == onnx.TensorProto.STRING:
+        raise GpupoolValueError(
+            f"sparse initialiser {sparse.values.name!r} has element type {kind}: "
+            f"it must be one of ONNX's numbers"
+        )
+    dtype: np.dtype[Any] = helper.tensor_dtype_to_np_dtype(kind)
+    return dtype
+
+
+def _dense(sparse: Any) -> Any:
+    name = sparse.values.name
+    try:
+        checker.check_sparse_tensor(sparse)
+        dense = np.zeros(prod(sparse.dims), _sparse_dtype(sparse))
+        places = numpy_helper.to_array(sparse.indices)
+        if places.ndim > 1:
+            places = np.ravel_multi_index(tuple(places.T), sparse.dims)
+        dense[places] = numpy_helper.to_array(sparse.values)
+    except (checker.ValidationError, ValueError) as error:
+        raise GpupoolValueError(
+            f"sparse initialiser {name!r} is not valid: {_line(error)}"
+        ) from error
+    return numpy_helper.from_array(dense.reshape(sparse.dims), name)
 
 
 def without_initialisers(model: Any, names: Collection[str]) -> Any:
@@ -155,14 +199,25 @@ def _nodes(graph: Any) -> Iterator[Any]:
 
 
 def _tensors(graph: Any) -> Iterator[Any]:
-    yield from graph.initializer
+    yield from _initialisers(graph)
     for node in _nodes(graph):
         for inner in subgraphs(node):
-            yield from inner.initializer
+            yield from _initialisers(inner)
         for attribute in node.attribute:
             if attribute.HasField("t"):
                 yield attribute.t
             yield from attribute.tensors
+            yield from _parts([attribute.sparse_tensor, *attribute.sparse_tensors])
+
+
+def _initialisers(graph: Any) -> Iterator[Any]:
+    yield from graph.initializer
+    yield from _parts(graph.sparse_initializer)
+
+
+def _parts(sparse: Iterable[Any]) -> Iterator[Any]:
+    for tensor in sparse:
+        yield from (tensor.values, tensor.indices)
 
 
 def _line(error: BaseException) -> str:

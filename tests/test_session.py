@@ -343,12 +343,12 @@ def test_bfloat16_goes_in_and_comes_out() -> None:
     assert session.bfloat16_names == ["x"]
 
 
-OPTIONAL = model(
-    [node("Mul", "x w", "a"), pool("MaxPool", "a", "b"), node("Mul", "b w", "y")],
-    [value("x"), value("w", shape=[1])],
-    Y_OUT,
-    initializer=[tensor("w", [2])],
-)
+def weighted(inputs: Any, **graph: Any) -> Any:
+    nodes = [node("Mul", "x w", "a"), pool("MaxPool", "a", "b"), node("Mul", "b w", "y")]
+    return model(nodes, inputs, Y_OUT, **graph)
+
+
+OPTIONAL = weighted([value("x"), value("w", shape=[1])], initializer=[tensor("w", [2])])
 
 
 def test_an_input_with_an_initialiser_may_be_left_out_or_given() -> None:
@@ -363,6 +363,47 @@ def test_an_input_with_an_initialiser_may_be_left_out_or_given() -> None:
     with pytest.raises(GpupoolValueError, match="input 'q' is not one of x, w"):
         session.run(None, {"x": X, "q": X})
     assert len(OPTIONAL.graph.initializer) == 1  # the model that was given stays what it was
+
+
+def sparse(values: Any, indices: Any, shape: Any = (1, 2, 1, 1), kind: Any = np.float32) -> Any:
+    parts = tensor("w", values, kind), tensor("positions", indices, np.int64)
+    return helper.make_sparse_tensor(*parts, shape)
+
+
+@pytest.mark.parametrize(
+    ("values", "indices"), [([3], [1]), ([3, -2], [0, 1]), ([3], [[0, 1, 0, 0]]), ([], [])]
+)
+def test_an_initialiser_may_be_sparse(values: Any, indices: Any) -> None:
+    made = weighted(X_IN, sparse_initializer=[sparse(values, indices)])
+    assert_equals_onnxruntime(made, {"x": X}, 2)
+    assert not made.graph.initializer  # the model that was given stays what it was
+
+
+def test_pooling_nodes_read_sparse_initialisers() -> None:
+    nodes = [pool("MaxPool", "x", "a i"), pool("MaxUnpool", "a i w", "y")]
+    shape = sparse([1, 2, 8, 8], [0, 1, 2, 3], [4], np.int64)
+    made = model(nodes, X_IN, Y_OUT, sparse_initializer=[shape])
+    assert_equals_onnxruntime(made, {"x": X}, 0)
+
+
+TRUNCATED = sparse([3], [1])
+TRUNCATED.values.raw_data = b"abc"
+
+
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [
+        (sparse([3], [2]), "initialiser 'w' .* out of range"),
+        (sparse([3, 4], [0, 0]), "initialiser 'w' .* not in sorted order"),
+        (sparse([3], [0], [-1, -2]), "initialiser 'w' .* not positive"),
+        (sparse([b"3"], [0], kind=object), "initialiser 'w' has element type 8: it"),
+        (TRUNCATED, "initialiser 'w' is not valid: "),
+        (sparse([3], [0], [2**20, 2**20]), "initialisers made dense holds 43980465.* protobuf"),
+    ],
+)
+def test_a_bad_sparse_initialiser_is_refused(weight: Any, message: str) -> None:
+    with pytest.raises(GpupoolValueError, match=message):
+        Session(weighted(X_IN, sparse_initializer=[weight]))
 
 
 def test_pooling_nodes_read_what_is_given_for_an_initialiser() -> None:
@@ -550,6 +591,21 @@ def test_external_data_at_an_absolute_path_is_refused(tmp_path: Path) -> None:
     path = external(tmp_path, str(tmp_path / "secret.bin"))
     with pytest.raises(GpupoolValueError, match=r"tensor w is in .*secret\.bin"):
         Session(path)
+
+
+def test_external_data_of_sparse_initialisers_is_as_any(tmp_path: Path) -> None:
+    path = external(tmp_path, "weights.bin")
+    made = onnx.load(path, load_external_data=False)
+    values = made.graph.initializer.pop()
+    values.dims.append(1)
+    made.graph.sparse_initializer.append(
+        helper.make_sparse_tensor(values, tensor("positions", [0], np.int64), [1])
+    )
+    path.write_bytes(made.SerializeToString())
+    (y,) = Session(path, device="cpu").run(None, {"x": X})
+    np.testing.assert_array_equal(y, gpupool.max_pool(2 * X, 2, strides=2))
+    with pytest.raises(GpupoolValueError, match="keeps tensors in other files: give its path"):
+        Session(made)
 
 
 def test_external_data_needs_a_path(tmp_path: Path) -> None:
