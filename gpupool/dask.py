@@ -95,7 +95,12 @@ def _lazy(function: Function, compute: Function) -> Function:
         return compute(problem, *inputs.values(), **arguments)
 
     call.__signature__ = lazy  # type: ignore[attr-defined]
-    call.__doc__ = f"Compute gpupool.{function.__name__} of the same arguments, lazily."
+    call.__doc__ = f"""Compute gpupool.{function.__name__} of the same arguments, lazily.
+
+    Arrays are dask arrays of NumPy or CuPy chunks, and so are results. Shapes, dtypes and source
+    are those of gpupool.{function.__name__}; arguments are refused at the call as there, what
+    arrays hold when it is computed.
+    """
     return call
 
 

@@ -39,8 +39,8 @@ def qlinear_average_pool(
     """Take the mean over every window of a quantised tensor, quantised anew.
 
     ``y = saturate(round(mean of (x - x_zero_point) * x_scale / y_scale) + y_zero_point)``, the mean
-    as in average_pool: pads that count are real zeros. x is int8 or uint8 and y has its dtype; the
-    zero points are in its range, the scales finite and above 0.
+    as in average_pool: pads that count are real zeros. x is N x C x D1 .. Dn of int8 or uint8 and
+    y has its dtype; the zero points are in its range, the scales finite and above 0.
     Raises as average_pool does. Source: com.microsoft.QLinearAveragePool 1 of ONNX Runtime.
 
     >>> qlinear_average_pool(np.array([[[130, 134]]], np.uint8), 0.5, 128, 0.25, 0, 2)
@@ -77,6 +77,7 @@ def qlinear_global_average_pool(
 ) -> Any:
     """Take the mean of every plane of a quantised tensor: qlinear_average_pool of the whole plane.
 
+    x is N x C x D1 .. Dn of int8 or uint8; y is N x C x 1 .. 1 of its dtype.
     Raises as global_average_pool does. Source: com.microsoft.QLinearGlobalAveragePool 1 of ONNX
     Runtime.
 
@@ -101,8 +102,9 @@ def nhwc_max_pool(
     auto_pad: str = "NOTSET",
     ceil_mode: bool = False,
 ) -> Any:
-    """Take the maximum over every window of N x D1 .. Dn x C int8 or uint8.
+    """Take the maximum over every window of channels-last 8-bit integers, as max_pool does.
 
+    x is N x D1 .. Dn x C of int8 or uint8; y has its dtype and layout.
     Raises as max_pool does. Source: com.microsoft.NhwcMaxPool 1 of ONNX Runtime.
 
     >>> nhwc_max_pool(np.array([[[1, 8], [3, 4]]], np.uint8), 2)

@@ -178,7 +178,13 @@ def _whole(x: Any, output_size: Any, axes: int) -> list[int]:
 
 def _named(function: Function, name: str, axes: int) -> Function:
     function.__name__ = function.__qualname__ = f"{name}{axes}d"
-    function.__doc__ = f"Compute torch.nn.functional.{name}{axes}d of the same arguments."
+    function.__doc__ = f"""Compute torch.nn.functional.{name}{axes}d of the same arguments.
+
+    input is a tensor of N x C and {axes} spatial axes, or without N, of a dtype that gpupool's
+    operator takes, integers of 8 bits among them; results have its device and dtype, Indices int64.
+    Raises GpupoolValueError, GpupoolTypeError or GpupoolMemoryError before anything is computed.
+    Source: torch.nn.functional.{name}{axes}d.
+    """
     return function
 
 
