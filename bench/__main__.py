@@ -181,7 +181,7 @@ def time_host(args: argparse.Namespace, device: Callable[[], Device]) -> int:
 
 
 def judge(old: dict[str, Any], new: dict[str, Any]) -> int:
-    """Print the ratio of every case to an older result; 3 where one is worse beyond the noise."""
+    """Print each case's ratio to an older result; EXIT_WORSE where one is beyond the noise."""
     changes = compare.compare(old, new)
     print(table.aligned(compare.HEAD, [change.cells() for change in changes]))
     worse = [change.id for change in changes if change.verdict == "worse"]

@@ -453,7 +453,7 @@ def _norms(x: Array, window: Window, p: float, accumulator: np.dtype[Any]) -> tu
     norm = _root(total, p)
     info = np.finfo(accumulator)
     # The kernel's taps, not those that lie in x: a part of it must take the same way as the whole.
-    taps = min(prod(axis.kernel for axis in window), INT64_MAX)
+    taps = min(prod(axis.kernel for axis in window), INT64_MAX)  # which no array exceeds
     least = float(info.tiny) / float(info.eps) * taps
     uncertain = ~((total > least) & (total < inf) & (norm > 0) & (norm < inf) | np.isnan(total))
     # The power of a tiny p is 1 but for its last bits: they must not hold all of the magnitude.

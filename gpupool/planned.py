@@ -208,9 +208,9 @@ class PlannedCall:
         """Check everything, compute, and keep what the next call need not do again."""
         backend, problem, x = BACKENDS[kind], self.problem, inputs[0]
         _check_given(problem, inputs, given, kind)
-        names = [*(wanted.name for wanted in problem.inputs), *["out"] * len(given)]
-        for name, array in zip(names, (*inputs, *given), strict=True):
-            _same_device(names[0], x, name, array)
+        first, *others = [*(wanted.name for wanted in problem.inputs), *["out"] * len(given)]
+        for name, array in zip(others, (*inputs[1:], *given), strict=True):
+            _same_device(first, x, name, array)
         with arrays.on_device(x):
             read = tuple(map(arrays.aligned, inputs))
             if not (planned and kind == "cupy"):

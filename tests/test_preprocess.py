@@ -179,7 +179,11 @@ def test_images_of_another_dtype_are_refused_in_one_way(dtype):
 
 @pytest.mark.parametrize(
     ("dtype", "message"),
-    [("int8", "must be a float dtype: "), ("complex64", "is not supported; allowed: ")],
+    [
+        ("int8", "must be a float dtype: "),
+        ("uint8", "must be a float dtype: "),
+        ("complex64", "is not supported; allowed: "),
+    ],
 )
 def test_a_result_of_another_dtype_is_refused_with_those_allowed(dtype, message):
     allowed = ", ".join(FLOATS)
