@@ -142,7 +142,7 @@ def lp_pool(
 
     ``y = (sum of |x| ** p over valid taps) ** (1 / p)`` for a finite p > 0; no valid tap gives 0.
     Nothing overflows or vanishes on the way where the norm itself does not; an infinite tap gives
-    inf and NaN wins over it.
+    inf and NaN wins over it. A p above 1 is rounded to float32 first, but for float64.
 
     x is N x C x D1 .. Dn of float16, bfloat16, float32 or float64; y has its dtype.
     Raises GpupoolValueError, GpupoolTypeError or GpupoolMemoryError before anything is computed.

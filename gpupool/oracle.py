@@ -486,7 +486,7 @@ def _scaled_norm(x: Array, window: Window, p: float, place: Array) -> float:
 def _power(magnitude: Array, p: float) -> Array:
     if p == 1:
         return magnitude
-    return np.square(magnitude) if p == 2 else np.power(magnitude, magnitude.dtype.type(p))
+    return np.square(magnitude) if p == 2 else np.power(magnitude, p)
 
 
 def _root(total: Any, p: float) -> Any:

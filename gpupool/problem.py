@@ -458,15 +458,17 @@ def _lp_pool(
     ceil = validate.flag("ceil_mode", ceil_mode)
     axes = _resolve_window(op, spatial, kernel_shape, strides, pads, dilations, auto_pad, ceil)
     _gate(op, opset, dtype, 1, last, dilations=_used(dilations), ceil_mode=ceil)
-    return PoolProblem(op, dtype, shape, last, "lp", dtype, axes, p=_norm(op, p, opset))
+    return PoolProblem(op, dtype, shape, last, "lp", dtype, axes, p=_norm(op, p, dtype, opset))
 
 
-def _norm(op: str, p: object, opset: int | None) -> float:
+def _norm(op: str, p: object, dtype: DType, opset: int | None) -> float:
     checked = validate.positive("p", p)
     if opset is not None and opsets.OPERATORS[op].at(opset).attributes["p"].type == "INT":
         validate.integer("p", p, 1)
     # Beyond these the norm is the greatest magnitude, or that of the only tap, or infinite.
-    return min(max(checked, 2.0**-1000), 2.0**1000)
+    norm = min(max(checked, 2.0**-1000), 2.0**100)
+    # The number that powers and roots both take. Below 1 both are of float64.
+    return norm if norm < 1 else float(dtype.accumulator.type(norm))
 
 
 def _global_pool(
@@ -483,7 +485,7 @@ def _global_pool(
     reduction = opsets.OPERATORS[op].short.removeprefix("global-")
     mean = _mean_dtype(dtype, out_dtype)
     _gate(op, opset, dtype, 1, last, ("dtype",) if out_dtype is not None else ())
-    norm = _norm(op, p, opset) if reduction == "lp" else 2.0
+    norm = _norm(op, p, dtype, opset) if reduction == "lp" else 2.0
     return PoolProblem(op, dtype, shape, last, reduction, mean, covering(spatial), p=norm)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
-from math import log
 from typing import Any, TypeVar
 
 import ml_dtypes
@@ -118,12 +117,4 @@ def _error(problem: PoolProblem | RoiProblem, inputs: tuple[Array, ...], y: Arra
         mean = np.empty(wide.outputs[0].shape)
         oracle.run(wide, (magnitudes,), (mean,))
         return of_mean(taps, u) * mean + least
-    return (of_norm(taps, problem.p, u) + _slip(problem.p, magnitudes, u)) * y + least
-
-
-def _slip(p: float, magnitudes: Array, u: float) -> float:
-    """Bound what rounding p to float32 changes: a factor of |x| ** (p * u)."""
-    some = magnitudes[magnitudes > 0]
-    if float(np.float32(p)) == p or not some.size:
-        return 0.0
-    return u * max(abs(log(some.max())), abs(log(some.min())))
+    return of_norm(taps, problem.p, u) * y + least

@@ -34,8 +34,6 @@ class Real:
     value: Fraction | float
     magnitude: Fraction = Fraction(0)
     taps: int = 0
-    largest: float = 0.0
-    smallest: float = 0.0
     finite: bool = True
 
 
@@ -295,7 +293,7 @@ def norm(taps: list[float], p: float) -> Real:
         total = DECIMAL.add(total, power_of_tap(magnitude, p))
     root = power(total, DECIMAL.divide(decimal.Decimal(1), decimal.Decimal(p)))
     exact = Fraction(root)
-    return Real(exact, exact, len(taps), max(magnitudes), min(magnitudes))
+    return Real(exact, exact, len(taps))
 
 
 def lp_pool(

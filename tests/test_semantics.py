@@ -540,6 +540,14 @@ def test_the_norm_of_subnormals_is_right_to_the_last_bit_or_so(backend, dtype, p
     tolerance.assert_real(y, reference.lp_pool(x, 21, p=p), tolerance.of_norm, p)
 
 
+@pytest.mark.parametrize("value", [3e-30, 3e-15, 0.7, 3e15, 3e30])
+@pytest.mark.parametrize("p", [1.1, 2.1, 16777217])
+def test_a_lone_tap_has_its_magnitude_for_a_norm_that_float32_rounds(backend, p, value):
+    x = axis(-value, value)
+    y = compute(backend, "lp_pool", x, kernel_shape=1, p=p)
+    tolerance.assert_real(y, reference.lp_pool(x, 1, p=p), tolerance.of_norm, p)
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("p", [1000, 1e9, 1e300, 1.7e308])
 def test_a_huge_p_gives_the_greatest_magnitude(backend, dtype, p):

@@ -89,12 +89,11 @@ def of_sum(real: Real, dtype: np.dtype[Any]) -> Fraction:
 
 
 def of_norm(real: Real, dtype: np.dtype[Any], p: float) -> Fraction:
-    """Rounding p to the accumulator's type changes |x| ** p by a factor of |x| ** (p * u)."""
+    """Rounding p to the accumulator's type changes a norm of n equal taps most, n ** (1 / p)."""
     kind = accumulator(dtype)
     error = relative(tolerance.of_norm, kind, real.taps, p)
-    if real.largest and float(kind.type(p)) != float(p):
-        reach = max(abs(math.log(real.largest)), abs(math.log(real.smallest)))
-        error += unit(kind) * Fraction(reach)
+    if real.taps and float(kind.type(p)) != float(p):
+        error += unit(kind) * Fraction(math.log(real.taps)) / Fraction(p)
     return error * real.magnitude + least_subnormal(kind)
 
 
