@@ -96,7 +96,9 @@ def _dense(sparse: Any) -> Any:
 
 
 def without_initialisers(model: Any, names: Collection[str]) -> Any:
-    """Return a copy of a ModelProto that lacks the initialisers named."""
+    """Return a ModelProto, or where any initialiser is named a copy that lacks it."""
+    if not names:
+        return model
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     kept = [tensor for tensor in model.graph.initializer if tensor.name not in names]

@@ -13,6 +13,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from os import PathLike
 from typing import Any
 
@@ -42,6 +43,9 @@ RANDOM = {"Bernoulli", "Dropout", "Multinomial"} | {
 
 OPTIONAL_SINCE = 4
 """The IR version since which a run may give other values for initialisers that are inputs, too."""
+
+VARIANTS = 4
+"""Sets of replaced initialisers whose steps are kept: each holds all other weights once more."""
 
 
 @dataclass(frozen=True)
@@ -109,8 +113,8 @@ class Session:
         optional = self._model.ir_version >= OPTIONAL_SINCE
         self._inputs = {v.name: v for v in graph.input if optional or v.name not in self._weights}
         self._outputs = [value.name for value in graph.output]
-        self._steps = _Cut(self._model).steps(self._runtime)
-        self._variants: dict[frozenset[str], list[Any]] = {frozenset(): self._steps}
+        self._steps = _steps(self._model, self._runtime)
+        self._variant = lru_cache(VARIANTS)(partial(_steps, self._model, self._runtime))
 
     @property
     def input_names(self) -> list[str]:
@@ -161,7 +165,8 @@ class Session:
     def compare(self, outputs: Sequence[Any], input_feed: Mapping[str, Any]) -> list[Difference]:
         """Return how far all ``outputs`` of this session are from plain onnxruntime's."""
         feeds = checked_feeds(input_feed, self._inputs, self._weights)
-        plain = _Segment(self._model_for(self._replaced(feeds)), self._runtime, "the model")
+        model = models.without_initialisers(self._model, self._replaced(feeds))
+        plain = _Segment(model, self._runtime, "the model")
         values = plain.run(feeds, None)
         return [
             _difference(name, np.asarray(array), np.asarray(values[name]))
@@ -173,7 +178,8 @@ class Session:
     ) -> tuple[dict[str, Any], list[NodeTime]]:
         values: dict[str, Any] = checked_feeds(input_feed, self._inputs, self._weights)
         rows = []
-        for step in self._steps_for(self._replaced(values)):
+        replaced = self._replaced(values)
+        for step in self._variant(replaced) if replaced else self._steps:
             if isinstance(step, PoolingNode):
                 rows.append(self._pool(step, values))
             else:
@@ -182,15 +188,6 @@ class Session:
 
     def _replaced(self, feeds: Mapping[str, Any]) -> frozenset[str]:
         return frozenset(feeds.keys() & self._weights.keys())
-
-    def _steps_for(self, replaced: frozenset[str]) -> list[Any]:
-        """Return the steps of a run that gives other values for some initialisers."""
-        if replaced not in self._variants:
-            self._variants[replaced] = _Cut(self._model_for(replaced)).steps(self._runtime)
-        return self._variants[replaced]
-
-    def _model_for(self, replaced: frozenset[str]) -> Any:
-        return models.without_initialisers(self._model, replaced) if replaced else self._model
 
     def _pool(self, node: PoolingNode, values: dict[str, Any]) -> NodeTime:
         inputs = tuple(self._value(name, values) if name else None for name in node.inputs)
@@ -232,6 +229,13 @@ def _difference(name: str, ours: Array, theirs: Array) -> Difference:
 
 
 # Cutting
+
+
+def _steps(
+    model: Any, runtime: Mapping[str, Any], replaced: frozenset[str] = frozenset()
+) -> list[Any]:
+    """Return the steps of runs that give other values for some initialisers."""
+    return _Cut(models.without_initialisers(model, replaced)).steps(runtime)
 
 
 class _Cut:

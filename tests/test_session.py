@@ -15,7 +15,9 @@ from onnx import TensorProto, helper, numpy_helper
 import gpupool
 from gpupool import GpupoolError, GpupoolMemoryError, GpupoolTypeError, GpupoolValueError
 from gpupool import model as models
+from gpupool import session as session_module
 from gpupool.onnx import Session
+from gpupool.session import VARIANTS
 
 Array = np.ndarray[Any, Any]
 
@@ -363,6 +365,21 @@ def test_an_input_with_an_initialiser_may_be_left_out_or_given() -> None:
     with pytest.raises(GpupoolValueError, match="input 'q' is not one of x, w"):
         session.run(None, {"x": X, "q": X})
     assert len(OPTIONAL.graph.initializer) == 1  # the model that was given stays what it was
+
+
+def test_the_steps_of_the_latest_sets_of_replaced_initialisers_are_kept(monkeypatch: Any) -> None:
+    names = [f"w{i}" for i in range(VARIANTS + 1)]
+    inputs = [value("x"), *(value(name, shape=[1]) for name in names)]
+    nodes = [node("Sum", " ".join(["x", *names]), "a"), pool("MaxPool", "a", "y")]
+    weights = [tensor(name, [1]) for name in names]
+    session = Session(model(nodes, inputs, Y_OUT, initializer=weights), device="cpu")
+    cuts: list[Any] = []
+    cut = session_module._Cut
+    monkeypatch.setattr(session_module, "_Cut", lambda made: cuts.append(made) or cut(made))
+    for name, many in zip((*names, *names[::-VARIANTS]), (1, 2, 3, 4, 5, 5, 6), strict=True):
+        (y,) = session.run(None, {"x": X, name: np.array([3], np.float32)})
+        np.testing.assert_allclose(y, gpupool.max_pool(X, 2, strides=2) + VARIANTS + 3, rtol=1e-6)
+        assert len(cuts) == many
 
 
 def sparse(values: Any, indices: Any, shape: Any = (1, 2, 1, 1), kind: Any = np.float32) -> Any:
