@@ -59,9 +59,10 @@ def qlinear_average_pool(
 
     def compute(x: Any) -> Any:
         mean = average_pool(x, dtype="float64", **window)
-        # Of n taps that count v are valid: their zero points add up to v / n of one.
+        # Rounded as the mean is, from which it takes real zeros to nothing.
         plane = x[:1, ..., :1] if channels_last else x[:1, :1]
-        return quantiser(mean, average_pool(plane * 0 + 1, dtype="float64", **window))
+        zeros = average_pool(plane * 0 + quantiser.x_zero, dtype="float64", **window)
+        return quantiser(mean, zeros)
 
     return on_views(x, compute)
 
@@ -87,7 +88,9 @@ def qlinear_global_average_pool(
     quantiser = _Quantiser(x, x_scale, x_zero_point, y_scale, y_zero_point)
 
     def compute(x: Any) -> Any:
-        return quantiser(global_average_pool(x, dtype="float64", channels_last=channels_last), 1)
+        return quantiser(
+            global_average_pool(x, dtype="float64", channels_last=channels_last), quantiser.x_zero
+        )
 
     return on_views(x, compute)
 
@@ -150,7 +153,7 @@ class _Quantiser:
             for name, zero in (("x_zero_point", x_zero_point), ("y_zero_point", y_zero_point))
         )
 
-    def __call__(self, mean: Any, valid: Any) -> Any:
-        """Quantise ``mean`` of the numbers, of whose taps the part ``valid`` is no padding."""
-        real = (mean - self.x_zero * valid) * self.ratio
+    def __call__(self, mean: Any, zeros: Any) -> Any:
+        """Quantise ``mean`` of the numbers, which would be ``zeros`` if all stood for 0."""
+        real = (mean - zeros) * self.ratio
         return (real.round() + self.y_zero).clip(self.info.min, self.info.max).astype(self.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -221,6 +222,17 @@ def test_a_ratio_of_scales_beyond_float64_saturates(
         plane = np.full((1, 1, 3), value)
         y = quantised.qlinear_global_average_pool(plane, x_scale, 100, y_scale, 7)
         assert y.tolist() == [[[whole]]]
+
+
+@pytest.mark.parametrize("ratio", [1.0, 1e15, 1e300])
+def test_real_zeros_have_a_mean_of_zero_beside_padding(ratio: float) -> None:
+    """Also where the number of taps divides neither the sum nor the number of the valid ones."""
+    for zero, taps in itertools.product((1, 3, 7, 199), (3, 5, 7, 11, 49)):
+        x = np.full((1, 1, 64), zero, np.uint8)
+        y = quantised.qlinear_average_pool(
+            x, ratio, zero, 1.0, 9, taps, pads=taps - 1, count_include_pad=True
+        )
+        assert np.unique(y).tolist() == [9]
 
 
 @pytest.mark.parametrize("shape", [(0, 2, 3), (2, 0, 3)])
