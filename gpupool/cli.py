@@ -27,7 +27,19 @@ from gpupool import run as models
 from gpupool.dtypes import BFLOAT16, DTYPES
 from gpupool.errors import GpupoolError
 from gpupool.placement import on_gpu
-from gpupool.terminal import by_x, complain, integers, printable, progress, say
+from gpupool.terminal import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_UNREAD,
+    EXIT_USAGE,
+    by_x,
+    complain,
+    flush,
+    integers,
+    printable,
+    progress,
+    say,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,8 +47,6 @@ if TYPE_CHECKING:
     from gpupool.problem import PoolProblem
 
     Array = np.ndarray[Any, Any]
-
-EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 
 POOLS = {
     op: function
@@ -167,8 +177,8 @@ class Job:
     force: bool
     indices: Path | None
 
-    def run(self, name: str, x: Array, **layout: Any) -> tuple[Array, ...]:
-        """Pool one array and report it; the clock leaves out the copies to and from a GPU."""
+    def run(self, name: str, x: Array, **layout: Any) -> tuple[tuple[Array, ...], str]:
+        """Return the outputs and a report; the clock leaves out the copies to and from a GPU."""
         source = device.to_device(x) if self.gpu else x
         start = time.perf_counter()
         result = POOLS[self.op](source, **self.attributes, **layout)
@@ -179,12 +189,11 @@ class Job:
         outputs = tuple(device.to_host(y) if self.gpu else y for y in results)
         megabytes = (x.nbytes + sum(y.nbytes for y in outputs)) / 1e6
         y = outputs[0]
-        say(
+        return outputs, (
             f"{name}: {self.op} on {self.place}, "
             f"{by_x(x.shape)} {x.dtype} -> {by_x(y.shape)} {y.dtype}, "
             f"{seconds * 1e3:.2f} ms, {megabytes / max(seconds, 1e-9):.1f} MB/s"
         )
-        return outputs
 
     @property
     def place(self) -> str:
@@ -345,9 +354,10 @@ def _write(
     paths = [path for path in (target, job.indices) if path is not None]
     with ExitStack() as stack:
         opened = [stack.enter_context(files.whole(path, force=job.force)) for path in paths]
-        outputs = job.run(name, x, **layout)
+        outputs, report = job.run(name, x, **layout)
         for file, array, write in zip(opened, outputs, (save, files.write_array), strict=False):
             write(file, array)
+    say(report)
 
 
 def _pool_folder(args: argparse.Namespace) -> int:
@@ -549,12 +559,20 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status; bad usage exits at once."""
-    args = _parser().parse_args(argv)
+    try:
+        return _run(_parser().parse_args(argv))
+    finally:
+        flush()  # what --help printed, too
+
+
+def _run(args: argparse.Namespace) -> int:
     try:
         return int(args.run(args))
     except KeyboardInterrupt:
         say("gpupool: interrupted")
         return EXIT_INTERRUPTED
+    except BrokenPipeError:  # what read stdout has gone, as `head` does
+        return EXIT_UNREAD
     except Exception as error:
         complain(error, debug=args.debug)
         return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 import sys
 import traceback
 from argparse import ArgumentTypeError
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from gpupool.errors import GpupoolError
 
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 T = TypeVar("T")
+
+EXIT_FAILED, EXIT_USAGE = 1, 2
+EXIT_INTERRUPTED, EXIT_UNREAD = 130, 141  # as shells have it: 128, and SIGINT or SIGPIPE
 
 
 def printable(text: str) -> str:
@@ -63,13 +68,39 @@ def _one_or_more(text: str, read: Callable[[str], T], one: str, more: str) -> T 
 
 
 def say(text: str, style: str = "none") -> None:
-    """Print one escaped line on stderr, in colour where that is a terminal and rich is there."""
+    """Print one escaped line on stderr, in colour where that is a terminal and rich is there.
+
+    It is a courtesy: where stderr is closed or takes no more, the work goes on.
+    """
     line = printable(text)
-    if console := _console():
-        text = importlib.import_module("rich.text").Text(line, style)
-        console.print(text, soft_wrap=True)
-    else:
-        print(line, file=sys.stderr)
+    try:
+        if console := _console():
+            text = importlib.import_module("rich.text").Text(line, style)
+            console.print(text, soft_wrap=True)
+        elif sys.stderr:
+            print(line, file=sys.stderr)
+    except OSError:
+        _abandon(sys.stderr)
+
+
+def flush() -> None:
+    """Write out what stdout holds back; end where that fails, quietly if nobody reads any more."""
+    try:
+        if sys.stdout:
+            sys.stdout.flush()
+    except OSError as error:
+        _abandon(sys.stdout)
+        if isinstance(error, BrokenPipeError):
+            raise SystemExit(EXIT_UNREAD) from None
+        error.filename = "stdout"
+        complain(error, debug=False)
+        raise SystemExit(EXIT_FAILED) from None
+
+
+def _abandon(stream: TextIO) -> None:
+    """Lead a stream nowhere: Python would try once more to write what it holds, and complain."""
+    with Path(os.devnull).open("wb") as nowhere:
+        os.dup2(nowhere.fileno(), stream.fileno())
 
 
 def progress(items: Sequence[T], verb: str) -> Iterator[T]:
@@ -83,7 +114,7 @@ def progress(items: Sequence[T], verb: str) -> Iterator[T]:
 
 def _console() -> Any:
     """Return rich's console on stderr, or None where nobody watches or rich is not installed."""
-    return _rich_console() if sys.stderr.isatty() else None
+    return _rich_console() if sys.stderr and sys.stderr.isatty() else None
 
 
 @functools.cache

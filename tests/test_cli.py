@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import gpupool
-from gpupool import cli, device, images, terminal
+from gpupool import cli, device, files, images, terminal
 
 PIL = pytest.importorskip("PIL.Image")
 ROOT = Path(__file__).parent.parent
@@ -670,6 +670,75 @@ def test_a_terminal_without_rich_gets_plain_lines(monkeypatch):
 def test_no_terminal_gets_no_bar(capsys):
     assert list(terminal.progress([1, 2], "pooling")) == [1, 2]
     assert capsys.readouterr().err == ""
+
+
+def to_nobody(buffering=1):
+    """Return the end of a pipe whose reader has gone."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    return os.fdopen(writer, "w", buffering)
+
+
+def to_a_full_device(buffering=1):
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full here")
+    return Path("/dev/full").open("w", buffering)
+
+
+LOST = pytest.mark.parametrize(
+    "unheard", [lambda: None, to_nobody, to_a_full_device], ids=["closed", "nobody", "full"]
+)
+"""A stderr that takes no line."""
+
+
+@LOST
+@pytest.mark.usefixtures("x")
+def test_what_cannot_be_said_costs_no_output(gpupool_, monkeypatch, unheard):
+    Path("in").mkdir()
+    for name in ("a.png", "c.png"):
+        save_image(f"in/{name}", np.zeros((8, 8), np.uint8))
+    Path("in/b.png").write_bytes(b"not an image")
+    stderr = unheard()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    assert gpupool_("pool", "x.npy", "y.npy", "--op", "global-max").status == 0
+    assert gpupool_("pool", "in", "out", "--op", "global-max").status == 1
+    assert gpupool_("preprocess", "in", "p.npy", "--mean", 0, "--std", 1).status == 1
+    assert gpupool_("pool", "in").out == ""
+    assert sorted(path.name for path in Path("out").iterdir()) == ["a.png", "c.png"]
+    assert Path("y.npy").exists()
+    assert len(np.load("p.npy")) == 2
+    if stderr:
+        stderr.close()  # which writes what is left
+
+
+@pytest.mark.usefixtures("x")
+def test_a_report_is_made_once_the_output_is_there(gpupool_, monkeypatch):
+    def fail(*_):
+        raise OSError("disk")
+
+    monkeypatch.setattr(files, "write_array", fail)
+    result = gpupool_("pool", "x.npy", "y.npy", "--op", "global-max")
+    assert refused(result, 1, "disk")
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["info"], ["info", "--json"]], ids=" ".join)
+@pytest.mark.parametrize(
+    ("unread", "buffering", "status", "said"),
+    [
+        (to_nobody, 1, 141, ""),
+        (to_nobody, -1, 141, ""),
+        (to_a_full_device, -1, 1, "gpupool: error: stdout: No space left on device\n"),
+    ],
+    ids=["nobody, by lines", "nobody", "full"],
+)
+def test_what_cannot_be_printed_is_an_error_except_where_nobody_reads(
+    gpupool_, monkeypatch, argv, unread, buffering, status, said
+):
+    monkeypatch.setattr(device, "facts", lambda: FACTS)
+    with unread(buffering) as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        result = gpupool_(*argv)
+    assert (result.status, result.err) == (status, said)
 
 
 def test_an_errors_notes_are_said(capsys):
