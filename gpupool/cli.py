@@ -330,7 +330,8 @@ def _pool_one_image(job: Job, source: Path, target: Path) -> None:
     pixels = picture.pixels
     form = images.format_for(target, pixels)
     computed = {row.numpy for row in opset.OPERATORS[job.op].dtypes}
-    x = pixels if pixels.dtype in computed else pixels.astype(np.float32)
+    # float64 sums 16 bits without an error: only a result is rounded
+    x = pixels if pixels.dtype in computed else pixels.astype(np.float64)
     layout = {"channels_last": True}
     pooled = problem.resolve(job.op, x.shape, x.dtype, **job.attributes, **layout).outputs[0]
     images.check_size(target, form, images.mode_of(pixels), *pooled.shape[1:3])
