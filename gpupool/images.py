@@ -117,6 +117,8 @@ def _picture(image: Any, head: bytes, path: Path) -> Picture:
     upright = _pillow("ImageOps").exif_transpose(image)
     if mode == "I;16":
         pixels = np.asarray(upright).astype(np.uint16)
+        if image.format == "TIFF" and image.tag_v2.get(262) == 0:  # PhotometricInterpretation
+            pixels = ~pixels  # its white is zero, which Pillow minds with 8 bits only
     else:
         pixels = np.asarray(upright.convert(mode))
     return Picture(pixels.reshape(1, *pixels.shape[:2], -1), image.info.get("icc_profile"))

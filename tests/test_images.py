@@ -34,15 +34,16 @@ def png(path, samples, bits, colour, extra=b"", size=None):
     return path
 
 
-def tiff16(path, samples):
+def tiff16(path, samples, photometric=2):
     """Write an uncompressed little-endian TIFF of 16 bits a channel."""
     height, width, channels = samples.shape
     data = samples.astype("<u2").tobytes()
     bits_at = 8 + len(data)
     directory_at = bits_at + 2 * channels
+    bits = 16 if channels == 1 else bits_at
     tags = [
-        (256, 3, 1, width), (257, 3, 1, height), (258, 3, channels, bits_at), (259, 3, 1, 1),
-        (262, 3, 1, 2), (273, 4, 1, 8), (277, 3, 1, channels), (278, 3, 1, height),
+        (256, 3, 1, width), (257, 3, 1, height), (258, 3, channels, bits), (259, 3, 1, 1),
+        (262, 3, 1, photometric), (273, 4, 1, 8), (277, 3, 1, channels), (278, 3, 1, height),
         (279, 4, 1, len(data)),
     ]  # fmt: skip
     path.write_bytes(
@@ -172,6 +173,19 @@ def test_16_bit_grey_keeps_its_bits_in_either_byte_order(tmp_path):
         np.testing.assert_array_equal(images.read(tmp_path / name).pixels[0, ..., 0], grey)
     path = png(tmp_path / "x.png", grey.astype(">u2"), 16, 0)
     np.testing.assert_array_equal(images.read(path).pixels[0, ..., 0], grey)
+
+
+@pytest.mark.parametrize("turned", [False, True], ids=["upright", "turned"])
+def test_16_bit_grey_whose_white_is_zero_is_inverted_as_that_of_8_bits_is(tmp_path, turned):
+    grey = noise(3, 4, 1, dtype=np.uint16)
+    path = tiff16(tmp_path / "x.tif", grey, photometric=0)
+    if turned:
+        data = bytearray(path.read_bytes())
+        at = data.index(struct.pack("<HHI", 277, 3, 1))  # in the place of SamplesPerPixel, 1
+        data[at : at + 12] = struct.pack("<HHII", 274, 3, 1, 3)  # Orientation: upside down
+        path.write_bytes(data)
+    upright = grey[::-1, ::-1] if turned else grey
+    np.testing.assert_array_equal(images.read(path).pixels[0], 65535 - upright)
 
 
 @pytest.mark.parametrize("bits", [2, 4, 16])
