@@ -173,9 +173,7 @@ def format_for(path: Path, pixels: Pixels) -> Format:
     if form is None:
         raise GpupoolValueError(f"{path}: the ending must be one of {', '.join(FORMATS)}")
     if (mode := mode_of(pixels)) not in form.modes:
-        raise GpupoolValueError(
-            f"{path}: {form.name} cannot hold {_SAID[mode]}; these can: {_able(mode)}"
-        )
+        raise GpupoolValueError(f"{path}: {form.name} cannot hold {_SAID[mode]}; {_able(mode)}")
     return form
 
 
@@ -184,14 +182,14 @@ def check_size(path: Path, form: Format, mode: str, height: int, width: int) -> 
     if (side := max(height, width)) > form.most:
         raise GpupoolValueError(
             f"{path}: {form.name} cannot hold {width} x {height} pixels, only up to {form.most} "
-            f"along a side; these can: {_able(mode, side)}"
+            f"along a side; {_able(mode, side)}"
         )
 
 
 def _able(mode: str, side: int = 0) -> str:
-    """Name the formats that hold pictures of a mode and size."""
-    able = (f.name for f in FORMATS.values() if mode in f.modes and side <= f.most)
-    return ", ".join(dict.fromkeys(able))
+    """Say which formats hold pictures of a mode and size."""
+    able = dict.fromkeys(f.name for f in FORMATS.values() if mode in f.modes and side <= f.most)
+    return f"these can: {', '.join(able)}" if able else "no other format can"
 
 
 def quantise(y: Pixels, dtype: np.dtype[Any]) -> Pixels:

@@ -277,6 +277,11 @@ def test_a_format_that_would_lose_something_is_refused(tmp_path, name, channels,
         images.format_for(tmp_path / name, np.zeros((1, 2, 2, channels), dtype))
 
 
+def test_a_side_that_no_format_holds_names_none():
+    with pytest.raises(GpupoolValueError, match=r"2147483647 along a side; no other format can$"):
+        images.check_size(Path("y.png"), images.FORMATS[".png"], "L", 1, 2**31)
+
+
 def test_quantise_rounds_half_to_even_and_saturates():
     y = np.array([-np.inf, -0.5, 0.5, 1.5, 2.5, 254.5, 255.5, 1e9, np.inf], np.float32)
     assert images.quantise(y, np.dtype(np.uint8)).tolist() == [0, 0, 0, 2, 2, 254, 255, 255, 255]
