@@ -12,8 +12,10 @@ import importlib
 import inspect
 import json
 import re
+import signal
+import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,9 +31,10 @@ from gpupool.errors import GpupoolError
 from gpupool.placement import on_gpu
 from gpupool.terminal import (
     EXIT_FAILED,
-    EXIT_INTERRUPTED,
+    EXIT_SIGNAL,
     EXIT_UNREAD,
     EXIT_USAGE,
+    INTERRUPTS,
     by_x,
     complain,
     flush,
@@ -568,12 +571,37 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     try:
-        return int(args.run(args))
-    except KeyboardInterrupt:
+        with _signals_interrupt():
+            return int(args.run(args))
+    except KeyboardInterrupt as interrupt:
         say("gpupool: interrupted")
-        return EXIT_INTERRUPTED
+        number: int = interrupt.args[0] if interrupt.args else signal.SIGINT
+        return EXIT_SIGNAL + number
     except BrokenPipeError:  # what read stdout has gone, as `head` does
         return EXIT_UNREAD
     except Exception as error:
         complain(error, debug=args.debug)
         return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
+
+
+@contextmanager
+def _signals_interrupt() -> Iterator[None]:
+    """Let the signals that would end the process at once interrupt it as ^C does: it clears up.
+
+    Who ignores one, as nohup does, or handles it, keeps that; only the main thread may set any.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    ours = [one for one in INTERRUPTS if main and signal.getsignal(one) == signal.SIG_DFL]
+
+    def interrupt(number: int, _: object) -> NoReturn:
+        for one in ours:
+            signal.signal(one, signal.SIG_IGN)  # the same may come twice, as from timeout
+        raise KeyboardInterrupt(number)
+
+    try:
+        for one in ours:
+            signal.signal(one, interrupt)
+        yield
+    finally:
+        for one in ours:
+            signal.signal(one, signal.SIG_DFL)

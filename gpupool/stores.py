@@ -27,7 +27,7 @@ import gpupool.dask
 from gpupool import device, files
 from gpupool.dtypes import find
 from gpupool.errors import GpupoolError, GpupoolMemoryError, GpupoolValueError
-from gpupool.terminal import progress
+from gpupool.terminal import INTERRUPTS, progress
 
 SHARE = 4
 """How many times a block, input and outputs, a worker has to have room for."""
@@ -168,16 +168,17 @@ def _compute(written: Any, workers: int, limit: int | None) -> None:
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Start threads and processes that ^C does not reach: it waits for this one, which ends them.
+    """Start threads and processes that no interrupt reaches: it waits for this one, to end them.
 
-    A terminal sends it to every process, and each worker would print a traceback.
+    A terminal sends ^C to every process, and each worker would print a traceback.
     """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
-    resource_tracker.ensure_running()  # which lets interrupts through again when it starts
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTS)
     try:
+        resource_tracker.ensure_running()
+        signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTS)  # some, its start lets through again
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import signal
 import sys
 import traceback
 from argparse import ArgumentTypeError
@@ -19,7 +20,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
-EXIT_INTERRUPTED, EXIT_UNREAD = 130, 141  # as shells have it: 128, and SIGINT or SIGPIPE
+EXIT_SIGNAL = 128  # and the signal's number, as shells have it
+EXIT_UNREAD = EXIT_SIGNAL + 13  # of SIGPIPE, which ends other commands there
+
+INTERRUPTS = {
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+}
+"""What ^C, ``timeout``, ``docker stop`` and a terminal that closes send; not each is everywhere."""
 
 
 def printable(text: str) -> str:

@@ -3,8 +3,10 @@
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -458,6 +460,66 @@ def test_no_error_shows_a_traceback(gpupool_, monkeypatch, error, status, text):
     assert text in result.err
     assert len(result.err.splitlines()) == 1
     assert os.listdir() == ["x.npy"]  # noqa: PTH208 - names, not paths
+
+
+SIGNALS = pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.skipif(not hasattr(signal, name), reason="not here"))
+        for name in ("SIGTERM", "SIGHUP")
+    ],
+)
+
+
+def signalled(monkeypatch, name):
+    """Have every maximum send a signal to this process, twice; return what handles it then."""
+    handlers, pool = [], cli.POOLS["MaxPool"]
+
+    def send(x, kernel_shape):
+        try:
+            signal.raise_signal(getattr(signal, name))
+        finally:
+            handlers.append(signal.getsignal(getattr(signal, name)))
+            signal.raise_signal(getattr(signal, name))
+            handlers.append(signal.getsignal(getattr(signal, name)))
+        return pool(x, kernel_shape)
+
+    monkeypatch.setitem(cli.POOLS, "MaxPool", send)
+    return handlers
+
+
+@SIGNALS
+@pytest.mark.usefixtures("x")
+def test_a_signal_that_ends_the_process_leaves_nothing_behind(gpupool_, monkeypatch, name):
+    before = signal.getsignal(getattr(signal, name))
+    handlers = signalled(monkeypatch, name)
+    result = gpupool_("pool", "x.npy", "y.npy", "--op", "max", "--kernel", "2")
+    assert (result.status, result.err) == (128 + getattr(signal, name), "gpupool: interrupted\n")
+    assert handlers == [signal.SIG_IGN] * 2  # the second one does not disturb the clearing up
+    assert signal.getsignal(getattr(signal, name)) == before
+    assert os.listdir() == ["x.npy"]  # noqa: PTH208 - names, not paths
+
+
+@SIGNALS
+@pytest.mark.usefixtures("x")
+def test_a_signal_that_is_ignored_stays_ignored(gpupool_, monkeypatch, name):
+    """So nohup has it."""
+    before = signal.signal(getattr(signal, name), signal.SIG_IGN)
+    try:
+        signalled(monkeypatch, name)
+        result = gpupool_("pool", "x.npy", "y.npy", "--op", "max", "--kernel", "2")
+        assert signal.getsignal(getattr(signal, name)) == signal.SIG_IGN
+    finally:
+        signal.signal(getattr(signal, name), before)
+    assert result.status == 0
+    assert Path("y.npy").exists()
+
+
+@pytest.mark.usefixtures("x")
+def test_the_command_runs_in_any_thread(gpupool_):
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(gpupool_, "pool", "x.npy", "y.npy", "--op", "max", "--kernel", "2")
+        assert call.result().status == 0
 
 
 @pytest.mark.parametrize(
