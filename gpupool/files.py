@@ -114,16 +114,28 @@ def whole(path: Path, *, force: bool) -> Iterator[BinaryIO]:
     ['y.npy']
     """
     check_target(path, force=force)
+    with beside(path) as (target, part):
+        try:
+            with part.open("xb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            _move(part, target, force)
+        finally:
+            part.unlink(missing_ok=True)
+
+
+@contextmanager
+def beside(path: Path) -> Iterator[tuple[Path, Path]]:
+    """Yield where an output goes in the end and where it is until then; errors name ``path``."""
     target = path.resolve()  # a link keeps pointing where it points
     part = target.with_name(f".gpupool-{secrets.token_hex(8)}.part")
     try:
-        with part.open("xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        _move(part, target, force)
-    finally:
-        part.unlink(missing_ok=True)
+        yield target, part
+    except OSError as error:
+        if str(error.filename).startswith(str(part)):
+            error.filename = str(path)
+        raise
 
 
 def _move(part: Path, target: Path, force: bool) -> None:

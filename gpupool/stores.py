@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import secrets
 import shutil
 import signal
 import tempfile
@@ -197,14 +196,13 @@ def whole_store(path: Path, *, force: bool) -> Iterator[Path]:
     ['y.zarr']
     """
     _check_target(path, force=force)
-    target = path.resolve()
-    part = target.with_name(f".gpupool-{secrets.token_hex(8)}.part")
-    try:
-        yield part
-        _check_target(path, force=force)
-        _move(part, target)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
+    with files.beside(path) as (target, part):
+        try:
+            yield part
+            _check_target(path, force=force)
+            _move(part, target)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
 
 
 def _move(part: Path, target: Path) -> None:

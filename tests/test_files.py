@@ -1,5 +1,6 @@
 """Arrays in .npy files, and outputs that appear whole or not at all."""
 
+import errno
 import os
 import random
 from pathlib import Path
@@ -192,6 +193,27 @@ def test_an_output_has_the_permissions_of_any_new_file(tmp_path):
     with files.whole(tmp_path / "y.npy", force=False) as file:
         file.write(b"new")
     assert (tmp_path / "y.npy").stat().st_mode == (tmp_path / "ordinary").stat().st_mode
+
+
+def refuse(path, *_):
+    raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+
+@pytest.mark.parametrize("step", ["open", "replace"])
+def test_an_output_that_cannot_be_written_is_named_and_not_its_part(tmp_path, monkeypatch, step):
+    (tmp_path / "link.npy").symlink_to("y.npy")
+    monkeypatch.setattr(Path, step, refuse)
+    with pytest.raises(PermissionError, match=r"/link\.npy'$"):
+        write_half(tmp_path / "link.npy", force=True, then=lambda: None)
+
+
+@pytest.mark.parametrize(("inner", "named"), [("c/0", "y.zarr"), ("../x.zarr", "x.zarr")])
+def test_errors_about_what_a_part_holds_name_the_output(tmp_path, inner, named):
+    with (
+        pytest.raises(PermissionError, match=rf"/{named}'$"),
+        files.beside(tmp_path / "y.zarr") as (_, part),
+    ):
+        refuse(os.path.normpath(part / inner))
 
 
 @pytest.mark.parametrize(
