@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import warnings
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -117,6 +118,8 @@ def whole(path: Path, *, force: bool) -> Iterator[BinaryIO]:
     with beside(path) as (target, part):
         try:
             with part.open("xb") as file:
+                if target.exists():
+                    shutil.copymode(target, part)  # first: what is private is so at any time
                 yield file
                 file.flush()
                 os.fsync(file.fileno())

@@ -3,6 +3,7 @@
 import errno
 import os
 import random
+import stat
 from pathlib import Path
 
 import ml_dtypes
@@ -193,6 +194,19 @@ def test_an_output_has_the_permissions_of_any_new_file(tmp_path):
     with files.whole(tmp_path / "y.npy", force=False) as file:
         file.write(b"new")
     assert (tmp_path / "y.npy").stat().st_mode == (tmp_path / "ordinary").stat().st_mode
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o444, 0o664], ids=oct)
+def test_a_file_that_is_replaced_keeps_its_permissions(tmp_path, mode):
+    target = tmp_path / "y.npy"
+    target.write_bytes(b"old")
+    target.chmod(mode)
+    with files.whole(target, force=True) as file:
+        (part,) = tmp_path.glob("*.part")
+        assert part.stat().st_mode == target.stat().st_mode  # before there is anything to read
+        file.write(b"new")
+    assert target.read_bytes() == b"new"
+    assert stat.S_IMODE(target.stat().st_mode) == mode
 
 
 def refuse(path, *_):
