@@ -10,9 +10,11 @@ from __future__ import annotations
 import argparse
 import importlib
 import inspect
+import io
 import json
 import re
 import signal
+import sys
 import threading
 import time
 from contextlib import ExitStack, contextmanager
@@ -563,6 +565,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status; bad usage exits at once."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # which stderr has from the start
     try:
         return _run(_parser().parse_args(argv))
     finally:

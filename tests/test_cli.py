@@ -815,5 +815,13 @@ def test_an_errors_notes_are_said(capsys):
     assert capsys.readouterr().err == "gpupool: error: no room; the output needs 8 bytes\n"
 
 
+def test_what_stdout_cannot_encode_is_escaped(gpupool_, monkeypatch):
+    shown = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, "ascii"))
+    monkeypatch.setattr(device, "facts", lambda: FACTS | {"platform": "caf\xe9"})
+    assert gpupool_("info").status == 0
+    assert b"3.12.1 on caf\\xe9\n" in shown.getvalue()
+
+
 def test_surrogates_in_names_are_escaped():
     assert terminal.printable(os.fsdecode(b"caf\xe9 \xc3\xa9")) == "caf\\udce9 é"
