@@ -100,6 +100,17 @@ def shape(text: str) -> tuple[int, ...]:
     return tuple(int(size) for size in text.split("x"))
 
 
+def path(text: str) -> Path:
+    """Return a path; an empty text, as of a variable that is not set, would be the folder here.
+
+    >>> path("a/b.npy")
+    PosixPath('a/b.npy')
+    """
+    if not text:
+        raise argparse.ArgumentTypeError("'' is not a path; the folder here is .")
+    return Path(text)
+
+
 def operator(text: str) -> str:
     """Return the ONNX name of one of POOLS, given that or its short form.
 
@@ -531,6 +542,10 @@ class _Parser(argparse.ArgumentParser):
     """Reports bad usage in one escaped line; takes arguments once its command is asked for."""
 
     command: Command | None = None
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.register("type", Path, path)  # for every command's arguments
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse, for a subcommand after adding what it takes: the others need no import."""
