@@ -37,6 +37,7 @@ from gpupool.terminal import (
     EXIT_UNREAD,
     EXIT_USAGE,
     INTERRUPTS,
+    UsageError,
     by_x,
     complain,
     flush,
@@ -59,10 +60,6 @@ POOLS = {
     if op not in ("MaxUnpool", "MaxRoiPool", "RoiAlign")
 }
 """The operators of the command: one array, or one image, in and out."""
-
-
-class UsageError(GpupoolError):
-    """The command line contradicts itself, whatever the files hold."""
 
 
 # Text to values

@@ -17,7 +17,17 @@ import numpy as np
 from gpupool import device, files, images, placement, preprocessing, validate
 from gpupool.errors import GpupoolTypeError, GpupoolValueError
 from gpupool.placement import on_gpu
-from gpupool.terminal import by_x, complain, integers, numbers, printable, progress, say
+from gpupool.terminal import (
+    EXIT_FAILED,
+    UsageError,
+    by_x,
+    complain,
+    integers,
+    numbers,
+    printable,
+    progress,
+    say,
+)
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -60,14 +70,14 @@ OPTIONS = ("pool", "mean", "std", "scale", "crop", "dtype", "layout", "channel_o
 
 def run(args: Namespace) -> int:
     """Preprocess every image of a folder; name what fails and go on."""
+    if args.output.suffix.lower() != ".npy":
+        raise UsageError(f"OUT must end in .npy, not {args.output}")
+    if args.names and args.names.resolve() == args.output.resolve():
+        raise UsageError("--names and OUT name the same file")
     chosen = {name: getattr(args, name) for name in OPTIONS if getattr(args, name) is not None}
     preprocessing.resolve((1, 2**30, 2**30, 3), "uint8", **chosen)  # before any file is read
     threads = os.cpu_count() or 1 if args.threads is None else args.threads
     gpu = on_gpu(args.device)
-    if args.output.suffix.lower() != ".npy":
-        raise GpupoolValueError(f"{args.output}: OUT must end in .npy")
-    if args.names and args.names.resolve() == args.output.resolve():
-        raise GpupoolValueError(f"{args.output}: --names and OUT name the same file")
     sources, _ = images.in_folder(args.input)
     start = time.perf_counter()
     with ExitStack() as stack:
@@ -96,7 +106,7 @@ def run(args: Namespace) -> int:
         f"{'GPU' if gpu else 'CPU'}, {by_x(rows.shape)} {rows.dtype}, {seconds:.2f} s, "
         f"{rows.count / seconds:.1f} images/s"
     )
-    return 0 if rows.count == len(sources) else 1
+    return 0 if rows.count == len(sources) else EXIT_FAILED
 
 
 def _ahead(pool: ThreadPoolExecutor, sources: Sequence[Path], most: int) -> Iterator[Future[Array]]:

@@ -1,4 +1,4 @@
-"""What the user writes and sees: values as text, escaped lines on stderr, with rich in colour."""
+"""What the user writes and sees: values as text, escaped lines in colour, exit statuses."""
 
 from __future__ import annotations
 
@@ -27,6 +27,10 @@ INTERRUPTS = {
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 }
 """What ^C, ``timeout``, ``docker stop`` and a terminal that closes send; not each is everywhere."""
+
+
+class UsageError(GpupoolError):
+    """The command line contradicts itself, whatever the files hold."""
 
 
 def printable(text: str) -> str:

@@ -249,23 +249,23 @@ def test_images_of_other_sizes_are_named_without_a_crop(pictures, tmp_path, caps
 
 
 @pytest.mark.parametrize(
-    ("target", "options", "message"),
+    ("target", "options", "status", "message"),
     [
-        ("out.npy", ("--crop", 500), "no image could be preprocessed"),
-        ("out.npy", ("--threads", 0), "threads = 0"),
-        ("out.npy", ("--pool", 0), "pool = 0"),
-        ("out.npy", ("--dtype", "int8"), "float dtype"),
-        ("out.png", (), "must end in .npy"),
-        ("taken.npy", (), "exists already"),
-        ("out.npy", ("--names", "out.npy"), "name the same file"),
+        ("out.npy", ("--crop", 500), 1, "no image could be preprocessed"),
+        ("out.npy", ("--threads", 0), 1, "threads = 0"),
+        ("out.npy", ("--pool", 0), 1, "pool = 0"),
+        ("out.npy", ("--dtype", "int8"), 1, "float dtype"),
+        ("out.png", (), 2, "OUT must end in .npy, not out.png"),
+        ("taken.npy", (), 1, "exists already"),
+        ("out.npy", ("--names", "./out.npy"), 2, "--names and OUT name the same file"),
     ],
 )
 def test_a_command_that_cannot_succeed_writes_nothing(
-    pictures, tmp_path, monkeypatch, capsys, target, options, message
+    pictures, tmp_path, monkeypatch, capsys, target, options, status, message
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "taken.npy").write_bytes(b"mine")
-    assert command(pictures, tmp_path / target, *options, *NORMALISED) == 1
+    assert command(pictures, target, *options, *NORMALISED) == status
     assert message in capsys.readouterr().err
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [
         ("taken.npy", b"mine")
