@@ -9,6 +9,7 @@ import signal
 import sys
 import traceback
 from argparse import ArgumentTypeError
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
@@ -116,11 +117,12 @@ def _abandon(stream: TextIO) -> None:
 
 def progress(items: Sequence[T], verb: str) -> Iterator[T]:
     """Yield the items, under a progress bar where stderr is a terminal and rich is there."""
+    left = iter(items)
     if console := _console():
         rich = importlib.import_module("rich.progress")
-        yield from rich.track(items, verb, console=console, transient=True)
-    else:
-        yield from items
+        with suppress(OSError):  # of a terminal that has gone
+            yield from rich.track(left, verb, len(items), console=console, transient=True)
+    yield from left
 
 
 def _console() -> Any:

@@ -1,11 +1,13 @@
 """The command, on real files: what it writes, what it says, and its exit status."""
 
+import errno
 import io
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -737,6 +739,24 @@ def test_a_terminal_without_rich_gets_plain_lines(monkeypatch):
     terminal.say("a\tb", "red")
     assert list(terminal.progress([1, 2], "pooling")) == [1, 2]
     assert stream.getvalue() == "a\\tb\n"
+
+
+@pytest.mark.parametrize("last", [0, 1], ids=["at once", "in the middle"])
+def test_a_terminal_that_has_gone_ends_no_work(monkeypatch, last):
+    pytest.importorskip("rich")
+    monkeypatch.setattr(threading.Thread, "start", lambda _: None)  # what shows the bar meanwhile
+    monkeypatch.setattr(threading.Thread, "join", lambda *_: None)
+    stream, done = watched(monkeypatch), []
+
+    def write(text):
+        if len(done) >= last:
+            raise OSError(errno.EIO, "Input/output error")
+        return len(text)
+
+    monkeypatch.setattr(stream, "write", write)
+    for item in terminal.progress([1, 2, 3], "pooling"):
+        done.append(item)  # noqa: PERF402 - it tells write() how far this is
+    assert done == [1, 2, 3]
 
 
 def test_no_terminal_gets_no_bar(capsys):
