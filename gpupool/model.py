@@ -26,8 +26,15 @@ MOST_BYTES = 2**31 - 1
 def load(source: str | PathLike[str] | bytes | Any) -> Any:
     """Return a checked ModelProto with its weights in memory and its functions inlined.
 
-    ``source`` is a path, the bytes of a model, or a ModelProto, which is not changed. External
-    data is read from the folder of the path only.
+    ``source`` is what ``read`` takes; a ModelProto is not changed.
+    """
+    return prepared(read(source))
+
+
+def read(source: str | PathLike[str] | bytes | Any) -> Any:
+    """Return the ModelProto that a path, bytes or a ModelProto hold, with its weights in memory.
+
+    External data is read from the folder of the path only.
     """
     if isinstance(source, (str, PathLike)):
         path = Path(fspath(source))
@@ -44,8 +51,13 @@ def load(source: str | PathLike[str] | bytes | Any) -> Any:
             raise GpupoolValueError(
                 "the model keeps tensors in other files: give its path, so that they can be found"
             )
+    return model
+
+
+def prepared(model: Any) -> Any:
+    """Return a checked ModelProto of plain nodes and dense initialisers that computes the same."""
     if model.functions:
-        model = inliner.inline_local_functions(model)
+        model = _inlined(model)
     if model.graph.quantization_annotation:  # nothing runs by it, and onnx's extractor refuses it
         annotated, model = model, onnx.ModelProto()
         model.CopyFrom(annotated)
@@ -53,6 +65,57 @@ def load(source: str | PathLike[str] | bytes | Any) -> Any:
     if model.graph.sparse_initializer:
         model = _densified(model)
     return check(model)
+
+
+def _inlined(model: Any) -> Any:
+    """Return a copy of a ModelProto whose functions are inlined, as far as onnx's inliner can.
+
+    It forgets the defaults of attributes. What a call leaves to them is known once the call stands
+    in the graph: within a function it may pass on an attribute that the function does not get.
+    """
+    inlined = onnx.ModelProto()
+    inlined.CopyFrom(model)
+    del inlined.graph.initializer[:]  # the inliner copies all, and needs no more than their names
+    inlined.graph.initializer.extend(onnx.TensorProto(name=t.name) for t in model.graph.initializer)
+    for layer in _layers(model.functions):
+        del inlined.functions[:]
+        inlined.functions.extend(layer)
+        _give_defaults(inlined)
+        inlined = inliner.inline_local_functions(inlined)
+    del inlined.graph.initializer[:]
+    inlined.graph.initializer.extend(model.graph.initializer)
+    del inlined.functions[:]
+    inlined.functions.extend(model.functions)  # for those of other opsets, which stay
+    return inlined
+
+
+def _layers(functions: Iterable[Any]) -> Iterator[list[Any]]:
+    """Yield FunctionProtos, those first that no others call."""
+    left = list(functions)
+    while left:
+        called = {_key(node) for function in left for node in _nodes(function)}
+        inner = [function for function in left if _key(function) in called]
+        if len(inner) == len(left):
+            names = ", ".join(f"{function.domain}.{function.name}" for function in inner)
+            raise GpupoolValueError(
+                f"the model has a function that calls itself, perhaps by way of others: {names}"
+            )
+        yield [function for function in left if _key(function) not in called]
+        left = inner
+
+
+def _give_defaults(model: Any) -> None:
+    """Write what calls in the graph leave to the defaults of functions into these calls."""
+    defaults = {_key(function): function.attribute_proto for function in model.functions}
+    for node in _nodes(model.graph):
+        given = {attribute.name for attribute in node.attribute}
+        node.attribute.extend(a for a in defaults.get(_key(node), ()) if a.name not in given)
+
+
+def _key(proto: Any) -> tuple[str, str, str]:
+    """Return what a FunctionProto and the NodeProtos that call it have in common."""
+    name = proto.name if isinstance(proto, onnx.FunctionProto) else proto.op_type
+    return "" if proto.domain in DOMAINS else proto.domain, name, proto.overload
 
 
 def _densified(model: Any) -> Any:
@@ -101,9 +164,11 @@ def without_initialisers(model: Any, names: Collection[str]) -> Any:
         return model
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
-    kept = [tensor for tensor in model.graph.initializer if tensor.name not in names]
-    del copy.graph.initializer[:]
-    copy.graph.initializer.extend(kept)
+    del copy.graph.initializer[:], copy.graph.sparse_initializer[:]
+    copy.graph.initializer.extend(t for t in model.graph.initializer if t.name not in names)
+    copy.graph.sparse_initializer.extend(
+        sparse for sparse in model.graph.sparse_initializer if sparse.values.name not in names
+    )
     return copy
 
 

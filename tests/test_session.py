@@ -284,6 +284,78 @@ def test_functions_are_inlined() -> None:
     assert len(made.functions) == 1  # the model that was given stays what it was
 
 
+CALLING = """<ir_version: 10, opset_import: ["": 13, "own": 1]>
+    test (float[1, 2, H, W] x, bool c) => (float[A, B, C, D] y) {
+        z = own.block(x)
+        y = If (c) <
+            then_branch = t () => (float[E, F, G, I] o) { o = own.pool(z) },
+            else_branch = e () => (float[E, F, G, I] p) { p = own.pool <s = [1, 3]> (z) }
+        >
+    }
+"""
+POOLS = """
+    <domain: "own", opset_import: ["": 13]>
+    pool <s: ints = [2, 1]> (a) => (b) {
+        b = MaxPool <kernel_shape = [2, 2], strides: ints = @s> (a)
+    }
+"""
+BLOCK = '<domain: "own", opset_import: ["": 13, "own": 1]> block '
+
+
+@pytest.mark.parametrize("chosen", [True, False])
+@pytest.mark.parametrize(
+    "block",
+    [
+        "<alpha: float = 0.5> (a) => (b) { b = LeakyRelu <alpha: float = @alpha> (a) }",
+        "(a) => (b) { n = Neg(a) b = own.pool(n) }",
+        "<s> (a) => (b) { n = Neg(a) b = own.pool <s: ints = @s> (n) }",
+        "<s: ints = [3, 3]> (a) => (b) { n = Neg(a) b = own.pool <s: ints = @s> (n) }",
+        """(a) => (b) {
+            u = Constant <value_int = 1>()
+            v = Cast <to = 9> (u)
+            b = If (v) <
+                then_branch = t () => (float[E, F, G, I] o) { o = own.pool(a) },
+                else_branch = e () => (float[E, F, G, I] p) { p = Neg(a) }
+            >
+        }""",
+    ],
+)
+def test_functions_have_defaults_for_attributes(block: str, chosen: bool) -> None:
+    made = onnx.parser.parse_model(CALLING + BLOCK + block + POOLS)
+    feeds = {"x": X, "c": np.array(chosen)}
+    session = Session(made, device="cpu")
+    (y,) = session.run(None, feeds)
+    np.testing.assert_array_equal(y, plain(made, feeds)[0], strict=True)
+    assert session.compare([y], feeds)[0].largest == 0
+    assert not made.graph.node[0].attribute  # the model that was given stays what it was
+
+
+def test_functions_of_another_opset_stay_with_onnxruntime() -> None:
+    block = "(a) => (b) { n = Neg(a) b = own.pool(n) }"
+    made = onnx.parser.parse_model(CALLING + BLOCK.replace("13", "12") + block + POOLS)
+    feeds = {"x": X, "c": np.array(True)}
+    session = assert_equals_onnxruntime(made, feeds, 1)
+    assert session.pooling_nodes == []
+
+
+def test_what_functions_get_for_names_differs_from_all_others() -> None:
+    made = onnx.parser.parse_model(CALLING + BLOCK + "(a) => (b) { n = Neg(a) b = Neg(n) }" + POOLS)
+    names = [name for node in models.load(made).graph.node for name in node.output]
+    made.graph.initializer.extend(tensor(name, 0) for name in names if name not in ("y", "z"))
+    assert len(names) == 3
+    assert_equals_onnxruntime(made, {"x": X, "c": np.array(True)}, 1)
+
+
+def test_compare_runs_the_model_that_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What loading changes wrongly must show."""
+    monkeypatch.setattr(models, "_give_defaults", lambda _: None)
+    block = "<alpha: float = 0.5> (a) => (b) { b = LeakyRelu <alpha: float = @alpha> (a) }"
+    made = onnx.parser.parse_model(CALLING + BLOCK + block + POOLS)
+    feeds = {"x": -np.abs(X), "c": np.array(False)}
+    session = Session(made, device="cpu")
+    assert session.compare(session.run(None, feeds), feeds)[0].largest > 0
+
+
 def test_annotations_do_no_harm() -> None:
     made = model([node("Relu", "x", "a"), pool("MaxPool", "a", "y")], X_IN, Y_OUT)
     made.graph.quantization_annotation.add(tensor_name="a")
@@ -401,6 +473,13 @@ def test_pooling_nodes_read_sparse_initialisers() -> None:
     shape = sparse([1, 2, 8, 8], [0, 1, 2, 3], [4], np.int64)
     made = model(nodes, X_IN, Y_OUT, sparse_initializer=[shape])
     assert_equals_onnxruntime(made, {"x": X}, 0)
+
+
+def test_an_input_with_a_sparse_initialiser_may_be_left_out_or_given() -> None:
+    inputs = [value("x"), value("w", shape=[1, 2, 1, 1])]
+    session = Session(weighted(inputs, sparse_initializer=[sparse([3], [1])]), device="cpu")
+    for feeds in ({"x": X}, {"x": X, "w": np.full((1, 2, 1, 1), 4, np.float32)}):
+        assert session.compare(session.run(None, feeds), feeds)[0].largest == 0
 
 
 TRUNCATED = sparse([3], [1])
