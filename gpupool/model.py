@@ -81,7 +81,12 @@ def _inlined(model: Any) -> Any:
         del inlined.functions[:]
         inlined.functions.extend(layer)
         _give_defaults(inlined)
-        inlined = inliner.inline_local_functions(inlined)
+        try:
+            inlined = inliner.inline_local_functions(inlined)
+        except (checker.ValidationError, RuntimeError) as error:
+            raise GpupoolValueError(
+                f"the model's functions cannot be inlined: {_line(error)}"
+            ) from error
     del inlined.graph.initializer[:]
     inlined.graph.initializer.extend(model.graph.initializer)
     del inlined.functions[:]

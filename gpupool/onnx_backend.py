@@ -83,7 +83,10 @@ class GpupoolBackend(Backend):  # type: ignore[misc]
 
     @classmethod
     def is_compatible(cls, model: Any, device: str = "CPU", **_: Any) -> bool:
-        """Whether every node of the model is one that this backend runs."""
+        """Whether every node of the model is one that this backend runs.
+
+        As in ONNX's interface that is asked of a model: a path that cannot be read is an error.
+        """
         try:
             cls.prepare(model, device)
         except GpupoolError:

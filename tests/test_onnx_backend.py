@@ -243,6 +243,24 @@ def test_the_same_operator_of_another_domain_is_another() -> None:
         backend.prepare(made)
 
 
+def test_a_function_that_calls_itself_is_refused() -> None:
+    made = model(
+        helper.make_node("F", ["x"], ["y"], domain="own"),
+        inputs=[value("x")],
+        outputs=[value("y")],
+    )
+    made.opset_import.append(helper.make_opsetid("own", 1))
+    made.functions.append(
+        helper.make_function("own", "F", ["x"], ["y"], made.graph.node, made.opset_import)
+    )
+    assert not backend.is_compatible(made)
+
+
+def test_a_file_that_is_not_there_is_no_question_of_compatibility() -> None:
+    with pytest.raises(FileNotFoundError):
+        backend.is_compatible("missing.onnx")
+
+
 def test_a_model_that_onnx_calls_invalid_is_refused() -> None:
     made = model(MAX, inputs=[value("x")], outputs=[value("y")])
     made.ir_version = 0

@@ -765,6 +765,34 @@ def test_a_bad_graph_is_refused(nodes: Any, message: str) -> None:
         Session(model(nodes, X_IN, Y_OUT))
 
 
+@pytest.mark.parametrize(
+    ("functions", "message"),
+    [
+        ("F (a) => (b) { b = own.F(a) }", r"a function that calls itself, .*: own\.F$"),
+        (
+            'F (a) => (b) { b = own.G(a) } <domain: "own", opset_import: ["": 13, "own": 1]> '
+            "G (a) => (b) { b = own.F(a) }",
+            r"calls itself, perhaps by way of others: own\.F, own\.G$",
+        ),
+        ("F () => (b) { b = Constant <value_float = 1.0>() }", "cannot be inlined: .* parameters"),
+        (
+            'F (a) => (b) { b = Neg(a) } <domain: "own", opset_import: ["": 13]> '
+            "F (a) => (b) { b = Abs(a) }",
+            "cannot be inlined: .* multiple local functions",
+        ),
+    ],
+)
+def test_bad_functions_are_refused(functions: str, message: str) -> None:
+    made = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 13, "own": 1]>
+        test (float[1, 2, H, W] x) => (float[A, B, C, D] y) { y = own.F(x) }
+        <domain: "own", opset_import: ["": 13, "own": 1]> """
+        + functions
+    )
+    with pytest.raises(GpupoolValueError, match=message):
+        Session(made)
+
+
 def test_a_model_without_its_opset_is_refused() -> None:
     made = model([pool("MaxPool", "x", "y")], X_IN, Y_OUT)
     del made.opset_import[:]
