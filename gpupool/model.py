@@ -51,6 +51,7 @@ def read(source: str | PathLike[str] | bytes | Any) -> Any:
             raise GpupoolValueError(
                 "the model keeps tensors in other files: give its path, so that they can be found"
             )
+    _check_size(model)
     return model
 
 
@@ -91,6 +92,7 @@ def _inlined(model: Any) -> Any:
     inlined.graph.initializer.extend(model.graph.initializer)
     del inlined.functions[:]
     inlined.functions.extend(model.functions)  # for those of other opsets, which stay
+    _check_size(inlined)
     return inlined
 
 
@@ -178,11 +180,10 @@ def without_initialisers(model: Any, names: Collection[str]) -> Any:
 
 
 def check(model: Any) -> Any:
-    """Return a ModelProto whose size, operators and names are in order."""
+    """Return a ModelProto whose nodes and names are in order."""
     nodes = sum(1 for _ in _nodes(model.graph))
     if nodes > MAX_NODES:
         raise GpupoolValueError(f"the model has {nodes} nodes, above the {MAX_NODES} allowed")
-    _check_bytes("the model", model.ByteSize())
     opset = default_opset(model)
     for node in _nodes(model.graph):
         if is_pooling(node):
@@ -246,6 +247,16 @@ def _load_external(path: Path, model: Any) -> None:
 def _external_size(folder: Path, location: dict[str, str]) -> int:
     size = (folder / location.get("location", "")).stat().st_size
     return min(size, int(location.get("length", size)))
+
+
+def _check_size(model: Any) -> None:
+    try:
+        needed = model.ByteSize()
+    except Exception as error:  # protobuf's own class, as in _parse
+        raise GpupoolValueError(
+            f"the model holds more bytes than the {MOST_BYTES} of protobuf: {_line(error)}"
+        ) from error
+    _check_bytes("the model", needed)
 
 
 def _check_bytes(what: str, needed: int) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from google.protobuf.message import EncodeError
 from onnx import TensorProto, helper, numpy_helper
 
 import gpupool
@@ -732,6 +733,20 @@ def test_a_file_beyond_protobuf_is_refused_before_it_is_read(tmp_path: Path) -> 
         file.truncate(2**31)
     with pytest.raises(GpupoolValueError, match=f"{2**31} bytes, above the {2**31 - 1} of proto"):
         Session(path)
+
+
+def test_a_model_beyond_protobuf_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Huge:
+        """What protobuf does with 2 GiB, without them."""
+
+        graph = SIMPLE.graph
+
+        def ByteSize(self) -> int:  # noqa: N802 - as in protobuf
+            raise EncodeError("Failed to serialize proto")
+
+    monkeypatch.setattr(onnx, "ModelProto", Huge)
+    with pytest.raises(GpupoolValueError, match=f"holds more bytes than the {2**31 - 1} of proto"):
+        Session(Huge())
 
 
 def test_a_huge_graph_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
