@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from argparse import ArgumentTypeError
 from contextlib import ExitStack
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,13 +107,14 @@ def _read(session: Session, inputs: Sequence[tuple[str, Path]]) -> dict[str, Any
 
 
 def _targets(names: Sequence[str], folder: Path | None) -> list[Path]:
-    """Return a file in ``folder`` for each output, whatever characters its name has."""
+    """Return a file of its own in ``folder`` for each output, whatever characters its name has."""
     if folder is None:
         return []
     targets: list[Path] = []
-    for i, name in enumerate(names):
+    for name in names:
         path = folder / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', name).lstrip('.') or 'output'}.npy"
-        targets.append(path.with_stem(f"{path.stem}-{i}") if path in targets else path)
+        numbered = (path.with_stem(f"{path.stem}-{i}") for i in count(1))
+        targets.append(next(free for free in chain([path], numbered) if free not in targets))
     return targets
 
 

@@ -15,6 +15,7 @@ from onnx import TensorProto, helper
 import gpupool
 from gpupool import cli
 
+FLOAT = TensorProto.FLOAT
 X = np.random.default_rng(8).standard_normal((1, 2, 8, 8)).astype(np.float32)
 
 
@@ -24,7 +25,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any) -> Any:
     monkeypatch.chdir(tmp_path)
     np.save("x.npy", X)
     np.save("b.npy", X.astype(ml_dtypes.bfloat16))
-    for name, kind in (("model.onnx", TensorProto.FLOAT), ("half.onnx", TensorProto.BFLOAT16)):
+    for name, kind in (("model.onnx", FLOAT), ("half.onnx", TensorProto.BFLOAT16)):
         Path(name).write_bytes(model(kind).SerializeToString())
 
     def call(*argv: object) -> SimpleNamespace:
@@ -80,6 +81,27 @@ def test_outputs_are_written_under_safe_names(run: Any) -> None:
     ]
     np.testing.assert_array_equal(np.load("out/gpu_0_y.npy"), gpupool.max_pool(X, 2, strides=2))
     np.testing.assert_array_equal(np.load("out/gpu_0_y-1.npy"), gpupool.global_average_pool(X))
+
+
+def saved(outputs: Any, *nodes: Any, **graph: Any) -> None:
+    """Save a model of x in other.onnx."""
+    made = helper.make_graph(
+        list(nodes), "other", [helper.make_tensor_value_info("x", FLOAT, X.shape)], outputs, **graph
+    )
+    imports = [helper.make_opsetid("", 22)]
+    Path("other.onnx").write_bytes(
+        helper.make_model(made, opset_imports=imports, ir_version=10).SerializeToString()
+    )
+
+
+def test_every_output_has_a_name_of_its_own(run: Any) -> None:
+    names = ["a_b-2", "a_b", "a/b", "a b", "a_b-1"]
+    outputs = [helper.make_tensor_value_info(name, FLOAT, None) for name in names]
+    pools = [helper.make_node("LpPool", ["x"], [name], kernel_shape=[1, 1]) for name in names]
+    saved(outputs, *pools)
+    assert run("other.onnx", "--input", "x=x.npy", "--output-dir", "out").status == 0
+    written = {path.stem for path in Path("out").iterdir()}
+    assert written == {"a_b", "a_b-1", "a_b-1-1", "a_b-2", "a_b-3"}
 
 
 def test_existing_files_are_kept_without_force(run: Any) -> None:
