@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpupool import files, placement
-from gpupool.errors import GpupoolError, GpupoolValueError
+from gpupool.errors import GpupoolError, GpupoolTypeError, GpupoolValueError
 from gpupool.terminal import by_x, printable, say
 from gpupool.validate import counted
 
@@ -64,7 +64,7 @@ def run(args: Namespace) -> int:
     """Run the model; write its outputs, and print what is asked for."""
     session = _session(args)
     feeds = _read(session, args.input)
-    targets = _targets(session.output_names, args.output_dir)
+    targets = _targets(session, args.output_dir)
     with ExitStack() as stack:
         if args.output_dir is not None:
             stack.enter_context(files.folder(args.output_dir))
@@ -106,12 +106,17 @@ def _read(session: Session, inputs: Sequence[tuple[str, Path]]) -> dict[str, Any
     return feeds
 
 
-def _targets(names: Sequence[str], folder: Path | None) -> list[Path]:
+def _targets(session: Session, folder: Path | None) -> list[Path]:
     """Return a file of its own in ``folder`` for each output, whatever characters its name has."""
     if folder is None:
         return []
+    for name, kind in session.object_outputs.items():
+        raise GpupoolTypeError(
+            f"output {name!r} is a {kind}, for which .npy has no form: the model runs without "
+            f"--output-dir"
+        )
     targets: list[Path] = []
-    for name in names:
+    for name in session.output_names:
         path = folder / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', name).lstrip('.') or 'output'}.npy"
         numbered = (path.with_stem(f"{path.stem}-{i}") for i in count(1))
         targets.append(next(free for free in chain([path], numbered) if free not in targets))

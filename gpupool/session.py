@@ -142,6 +142,15 @@ class Session:
         ]
 
     @property
+    def object_outputs(self) -> dict[str, str]:
+        """The outputs that are no arrays of numbers, and their types: .npy has no form for them."""
+        types: dict[str, Any] = {name: t.data_type for name, t in self._weights.items()}
+        for step in self._steps:
+            types |= step.types if isinstance(step, _Segment) else {}
+        types |= {name: "tensor(string)" for name in types if types[name] == TensorProto.STRING}
+        return {name: types[name] for name in self._outputs if isinstance(types.get(name), str)}
+
+    @property
     def pooling_nodes(self) -> list[PoolingNode]:
         """The nodes that run on gpupool, in the order in which they run."""
         return [step for step in self._steps if isinstance(step, PoolingNode)]
@@ -166,15 +175,17 @@ class Session:
     def compare(self, outputs: Sequence[Any], input_feed: Mapping[str, Any]) -> list[Difference]:
         """Return how far all ``outputs`` of this session are from plain onnxruntime's.
 
-        That runs the model as it was given, so that what loading it changes is compared, too.
+        Each item of a sequence has a difference of its own. onnxruntime runs the model as it was
+        given, so that what loading changes is compared, too.
         """
         feeds = checked_feeds(input_feed, self._inputs, self._weights)
         model = models.without_initialisers(self._given, self._replaced(feeds))
         plain = _Segment(model, self._runtime, "the model")
         values = plain.run(feeds, None)
         return [
-            _difference(name, np.asarray(array), np.asarray(values[name]))
-            for name, array in zip(self._outputs, outputs, strict=True)
+            found
+            for name, output in zip(self._outputs, outputs, strict=True)
+            for found in _differences(name, output, values[name])
         ]
 
     def _compute(
@@ -211,6 +222,18 @@ class Session:
             if name not in self._outputs:
                 raise GpupoolValueError(f"output {name!r} is not one of {', '.join(self._outputs)}")
         return [self._value(name, values) for name in names or self._outputs]
+
+
+def _differences(name: str, ours: Any, theirs: Any) -> list[Difference]:
+    if not isinstance(theirs, list):
+        return [_difference(name, np.asarray(ours), np.asarray(theirs))]
+    if len(ours) != len(theirs):
+        raise GpupoolError(f"output {name!r} has {len(ours)} items, onnxruntime's {len(theirs)}")
+    return [
+        found
+        for i, pair in enumerate(zip(ours, theirs, strict=True))
+        for found in _differences(f"{name}[{i}]", *pair)
+    ]
 
 
 def _difference(name: str, ours: Array, theirs: Array) -> Difference:

@@ -14,6 +14,7 @@ from onnx import TensorProto, helper
 
 import gpupool
 from gpupool import cli
+from gpupool.onnx import Session
 
 FLOAT = TensorProto.FLOAT
 X = np.random.default_rng(8).standard_normal((1, 2, 8, 8)).astype(np.float32)
@@ -102,6 +103,40 @@ def test_every_output_has_a_name_of_its_own(run: Any) -> None:
     assert run("other.onnx", "--input", "x=x.npy", "--output-dir", "out").status == 0
     written = {path.stem for path in Path("out").iterdir()}
     assert written == {"a_b", "a_b-1", "a_b-1-1", "a_b-2", "a_b-3"}
+
+
+TEXT = helper.make_tensor_value_info("text", TensorProto.STRING, None)
+SEQUENCE = helper.make_tensor_sequence_value_info("parts", FLOAT, None)
+WORD = helper.make_tensor("text", TensorProto.STRING, [1], [b"word"])
+
+
+@pytest.mark.parametrize(
+    ("output", "kind", "nodes", "weights"),
+    [
+        (TEXT, "tensor(string)", [helper.make_node("Cast", ["x"], ["text"], to=8)], []),
+        (TEXT, "tensor(string)", [], [WORD]),
+        (
+            SEQUENCE,
+            "seq(tensor(float))",
+            [helper.make_node("SplitToSequence", ["x"], ["parts"], axis=3)],
+            [],
+        ),
+    ],
+)
+def test_what_is_no_array_of_numbers_is_not_run_to_be_written(
+    run: Any, monkeypatch: pytest.MonkeyPatch, output: Any, kind: str, nodes: Any, weights: Any
+) -> None:
+    mean = helper.make_tensor_value_info("mean", FLOAT, None)
+    pool = helper.make_node("GlobalAveragePool", ["x"], ["mean"])
+    saved([mean, output], pool, *nodes, initializer=weights)
+    argv = ("other.onnx", "--input", "x=x.npy")
+    compared = run(*argv, "--compare")
+    assert compared.status == 0
+    assert len(compared.out.splitlines()) == (9 if output is SEQUENCE else 2)
+    monkeypatch.delattr(Session, "profile")
+    said = f"output '{output.name}' is a {kind}, for which .npy has no form"
+    assert refused(run(*argv, "--output-dir", "out"), 1, said)
+    assert not Path("out").exists()
 
 
 def test_existing_files_are_kept_without_force(run: Any) -> None:

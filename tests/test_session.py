@@ -66,6 +66,7 @@ def assert_equals_onnxruntime(made: Any, feeds: dict[str, Any], segments: int) -
 
 
 X_IN, Y_OUT = [value("x")], [value("y")]
+PARTS = helper.make_tensor_sequence_value_info("s", FLOAT, None)
 
 
 def test_pooling_between_other_operators() -> None:
@@ -639,6 +640,19 @@ def test_compare_takes_booleans_and_nan() -> None:
     session = Session(made, device="cpu")
     y, z = session.run(None, {"x": x})
     assert [found.largest for found in session.compare([y, ~z], {"x": x})][1] == 1
+
+
+def test_compare_takes_sequences_item_by_item() -> None:
+    made = model([node("SplitToSequence", "x sizes", "s", axis=3)], X_IN, [PARTS])
+    made.graph.initializer.append(tensor("sizes", [3, 5], np.int64))
+    session = Session(made, device="cpu")
+    (s,) = session.run(None, {"x": X})
+    s[1][...] += 0.5
+    found = session.compare([s], {"x": X})
+    assert [(part.name, part.shape[3]) for part in found] == [("s[0]", 3), ("s[1]", 5)]
+    assert [part.largest for part in found] == [0, pytest.approx(0.5)]
+    with pytest.raises(GpupoolError, match="output 's' has 1 items, onnxruntime's 2"):
+        session.compare([s[:1]], {"x": X})
 
 
 # Bad models
