@@ -139,10 +139,10 @@ def default_opset(model: Any) -> int:
 
 def checked_feeds(
     feeds: Mapping[str, Any], declared: Mapping[str, Any], weights: Collection[str] = ()
-) -> dict[str, Array]:
-    """Return arrays for the ValueInfoProtos ``declared``, refusing other names and dtypes.
+) -> dict[str, Any]:
+    """Return feeds for the ValueInfoProtos ``declared``: arrays, and what is no tensor as it is.
 
-    Those of ``weights`` may be left out.
+    Other names, dtypes and shapes are refused. Those of ``weights`` may be left out.
     """
     for name in feeds:
         if name not in declared:
@@ -153,12 +153,29 @@ def checked_feeds(
     return {name: _checked_feed(name, feeds[name], declared[name]) for name in feeds}
 
 
-def _checked_feed(name: str, value: Any, declared: Any) -> Array:
+def _checked_feed(name: str, value: Any, declared: Any) -> Any:
+    if declared.type.WhichOneof("value") not in (None, "tensor_type"):
+        return value  # such as a sequence, which onnxruntime checks
     array = np.asarray(value)
-    if declared.type.HasField("tensor_type") and declared.type.tensor_type.elem_type:
-        expected = helper.tensor_dtype_to_np_dtype(declared.type.tensor_type.elem_type)
+    tensor = declared.type.tensor_type
+    if tensor.elem_type:
+        expected = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
         if array.dtype != expected and expected.kind != "O":
             raise GpupoolTypeError(
                 f"input {name!r} has dtype {array.dtype}, the model takes {expected}"
             )
+    _check_shape(name, array.shape, tensor.shape.dim)
     return array
+
+
+def _check_shape(name: str, shape: tuple[int, ...], dims: Any) -> None:
+    """Refuse what onnxruntime refuses: to it the shape of a scalar says no more than no shape."""
+    declared = tuple(
+        dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else dim.dim_param or None
+        for dim in dims
+    )
+    fits = len(shape) == len(declared) and all(
+        size == given for size, given in zip(declared, shape, strict=True) if isinstance(size, int)
+    )
+    if declared and not fits:
+        raise GpupoolValueError(f"input {name!r} has shape {shape}, the model takes {declared}")

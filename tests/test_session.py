@@ -585,13 +585,51 @@ def test_onnxruntime_gets_its_options() -> None:
         (None, {"x": X, "b": X}, GpupoolValueError, "input 'b' is not one of x"),
         (["q"], {"x": X}, GpupoolValueError, "output 'q' is not one of y, z"),
         (None, {"x": X.astype(int)}, GpupoolTypeError, "input 'x' has dtype int64.*float32"),
-        (None, {"x": X[:, :1]}, GpupoolError, "onnxruntime failed in segment 0: .*INVALID_ARG"),
+        (None, {"x": X[0]}, GpupoolValueError, r"input 'x' has shape \(2, 8, 8\), the model takes"),
+        (
+            None,
+            {"x": X[:, :1]},
+            GpupoolValueError,
+            r"\(1, 1, 8, 8\), .* takes \(1, 2, None, None\)$",
+        ),
         (None, {"x": X[..., :1]}, GpupoolValueError, r"node top \(MaxPool\): the window is larger"),
     ],
 )
 def test_refuses(names: Any, feeds: Any, error: type[GpupoolError], message: str) -> None:
     with pytest.raises(error, match=message):
         Session(SIMPLE, device="cpu").run(names, feeds)
+
+
+def test_what_onnxruntime_refuses_has_the_name_of_its_segment() -> None:
+    wide = value("w", shape=["N"])
+    made = model([node("Add", "x w", "a"), pool("MaxPool", "a", "y")], [*X_IN, wide], Y_OUT)
+    with pytest.raises(GpupoolError, match="onnxruntime failed in segment 0: "):
+        Session(made, device="cpu").run(None, {"x": X, "w": np.ones(3, np.float32)})
+
+
+@pytest.mark.parametrize(
+    ("declared", "shape"),
+    [
+        ([1, 1, 4], (1, 1, 5)),
+        ([1, 1, 4], (1, 4)),
+        ([1, "C", 4], (1, 2, 4)),
+        ([1, 1, -1], (1, 1, 4)),
+        ([1, 1, 0], (1, 1, 4)),
+        (None, (1, 1, 4)),
+    ],
+)
+def test_shapes_that_do_not_fit_are_those_of_onnxruntime(declared: Any, shape: Any) -> None:
+    nodes = [node("MaxPool", "x", "y", kernel_shape=[2])]
+    made = model(nodes, [value("x", shape=declared)], [value("y", shape=None)])
+    session = Session(made, device="cpu")
+    feeds = {"x": np.arange(np.prod(shape), dtype=np.float32).reshape(shape)}
+    try:
+        (expected,) = plain(made, feeds)
+    except Exception:  # onnxruntime's classes derive from Exception itself
+        with pytest.raises(GpupoolValueError, match=r"input 'x' has shape .*, the model takes"):
+            session.run(None, feeds)
+    else:
+        np.testing.assert_array_equal(session.run(None, feeds)[0], expected)
 
 
 @pytest.mark.skipif(gpupool.gpu_available(), reason="there is a GPU")
@@ -827,6 +865,20 @@ def test_a_model_without_its_opset_is_refused() -> None:
     del made.opset_import[:]
     with pytest.raises(GpupoolValueError, match="imports no version of ONNX's own operators"):
         Session(made)
+
+
+def test_sequences_are_inputs_that_any_segment_may_read() -> None:
+    nodes = [
+        node("SequenceAt", "s first", "a"),
+        pool("MaxPool", "a", "b"),
+        node("SequenceAt", "s second", "c"),
+        node("Sub", "b c", "y"),
+    ]
+    places = [tensor("first", 0, np.int64), tensor("second", 1, np.int64)]
+    made = model(nodes, [PARTS], Y_OUT, initializer=places)
+    feeds = {"s": [X, X[..., :4, :4]]}
+    session = assert_equals_onnxruntime(made, feeds, 2)
+    assert session.compare(session.run(None, feeds), feeds)[0].largest == 0
 
 
 def test_what_is_no_tensor_cannot_cross() -> None:
