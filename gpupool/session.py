@@ -86,7 +86,8 @@ class Session:
     ``model`` is a path, the bytes of a model or a ModelProto. ``device`` says where the pooling
     nodes run: "cpu", "gpu", or "auto", which takes the GPU where there is one. ``sess_options`` and
     ``providers`` are onnxruntime's own, for everything else. Pooling nodes inside the branches of
-    control flow stay with onnxruntime.
+    control flow stay with onnxruntime. A model is refused that makes a sequence, or what else is no
+    tensor, before a pooling node and reads it after that.
 
     >>> x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 1, 4])
     >>> y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 1, 2])
