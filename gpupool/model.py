@@ -81,6 +81,7 @@ def _inlined(model: Any) -> Any:
     for layer in _layers(model.functions):
         del inlined.functions[:]
         inlined.functions.extend(layer)
+        _check_count(inlined)
         _give_defaults(inlined)
         try:
             inlined = inliner.inline_local_functions(inlined)
@@ -181,9 +182,7 @@ def without_initialisers(model: Any, names: Collection[str]) -> Any:
 
 def check(model: Any) -> Any:
     """Return a ModelProto whose nodes and names are in order."""
-    nodes = sum(1 for _ in _nodes(model.graph))
-    if nodes > MAX_NODES:
-        raise GpupoolValueError(f"the model has {nodes} nodes, above the {MAX_NODES} allowed")
+    _check_count(model)
     opset = default_opset(model)
     for node in _nodes(model.graph):
         if is_pooling(node):
@@ -194,6 +193,14 @@ def check(model: Any) -> Any:
             )
     _check_names(model.graph)
     return model
+
+
+def _check_count(model: Any) -> None:
+    """Refuse too many nodes; those of a function count for each of its calls."""
+    sizes = {_key(function): sum(1 for _ in _nodes(function)) for function in model.functions}
+    nodes = sum(sizes.get(_key(node), 1) for node in _nodes(model.graph))
+    if nodes > MAX_NODES:
+        raise GpupoolValueError(f"the model has {nodes} nodes, above the {MAX_NODES} allowed")
 
 
 def _check_names(graph: Any) -> None:

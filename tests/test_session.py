@@ -813,6 +813,22 @@ def test_a_huge_graph_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         Session(made)
 
 
+def test_functions_that_multiply_are_refused_before_they_do() -> None:
+    """Each calls the next 16 times: 2**64 nodes of 256."""
+    steps = [node("F1", "a", "b1", domain="own")]
+    steps += [node("F1", f"b{i}", f"b{i + 1}", domain="own") for i in range(1, 16)]
+    imports = [helper.make_opsetid("", 13), helper.make_opsetid("own", 1)]
+    made = model([node("F0", "x", "y", domain="own")], X_IN, Y_OUT)
+    made.opset_import.append(imports[1])
+    for i in range(16):
+        for step in steps:
+            step.op_type = f"F{i + 1}" if i < 15 else "Neg"
+            step.domain = "own" if i < 15 else ""
+        made.functions.append(helper.make_function("own", f"F{i}", ["a"], ["b16"], steps, imports))
+    with pytest.raises(GpupoolValueError, match=f"has {2**20} nodes, above the {2**18} allowed"):
+        Session(made)
+
+
 @pytest.mark.parametrize(
     ("nodes", "message"),
     [
