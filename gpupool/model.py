@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from itertools import chain
 from math import prod
 from os import PathLike, fspath
 from pathlib import Path
@@ -47,7 +48,7 @@ def read(source: str | PathLike[str] | bytes | Any) -> Any:
             raise GpupoolTypeError(
                 f"model must be a path, bytes or a ModelProto, not {type(model).__name__}"
             )
-        if any(map(external_data_helper.uses_external_data, _tensors(model.graph))):
+        if any(map(external_data_helper.uses_external_data, _tensors(model))):
             raise GpupoolValueError(
                 "the model keeps tensors in other files: give its path, so that they can be found"
             )
@@ -236,7 +237,7 @@ def _parse(name: str, text: bytes) -> Any:
 
 def _load_external(path: Path, model: Any) -> None:
     total = model.ByteSize()
-    for tensor in _tensors(model.graph):
+    for tensor in _tensors(model):
         if not external_data_helper.uses_external_data(tensor):
             continue
         location = {entry.key: entry.value for entry in tensor.external_data}
@@ -288,9 +289,9 @@ def _nodes(graph: Any) -> Iterator[Any]:
             yield from _nodes(inner)
 
 
-def _tensors(graph: Any) -> Iterator[Any]:
-    yield from _initialisers(graph)
-    for node in _nodes(graph):
+def _tensors(model: Any) -> Iterator[Any]:
+    yield from _initialisers(model.graph)
+    for node in chain.from_iterable(map(_nodes, (model.graph, *model.functions))):
         for inner in subgraphs(node):
             yield from _initialisers(inner)
         for attribute in node.attribute:

@@ -757,6 +757,22 @@ def test_external_data_of_sparse_initialisers_is_as_any(tmp_path: Path) -> None:
         Session(made)
 
 
+def test_external_data_of_functions_is_as_any(tmp_path: Path) -> None:
+    path = external(tmp_path, "weights.bin")
+    made = onnx.load(path, load_external_data=False)
+    block = [node("Constant", "", "w", value=made.graph.initializer.pop()), *made.graph.node]
+    imports = [helper.make_opsetid("", 13)]
+    made.functions.append(helper.make_function("own", "block", ["x"], ["y"], block, imports))
+    made.opset_import.append(helper.make_opsetid("own", 1))
+    del made.graph.node[:]
+    made.graph.node.append(node("block", "x", "y", domain="own"))
+    path.write_bytes(made.SerializeToString())
+    (y,) = Session(path, device="cpu").run(None, {"x": X})
+    np.testing.assert_array_equal(y, gpupool.max_pool(2 * X, 2, strides=2))
+    with pytest.raises(GpupoolValueError, match="keeps tensors in other files: give its path"):
+        Session(made)
+
+
 def test_external_data_needs_a_path(tmp_path: Path) -> None:
     path = external(tmp_path, "weights.bin")
     with pytest.raises(GpupoolValueError, match="keeps tensors in other files: give its path"):
@@ -791,7 +807,7 @@ def test_a_model_beyond_protobuf_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     class Huge:
         """What protobuf does with 2 GiB, without them."""
 
-        graph = SIMPLE.graph
+        graph, functions = SIMPLE.graph, ()
 
         def ByteSize(self) -> int:  # noqa: N802 - as in protobuf
             raise EncodeError("Failed to serialize proto")
