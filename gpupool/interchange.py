@@ -60,14 +60,24 @@ def without_backward(name: str) -> GpupoolTypeError:
     )
 
 
+def refuse_derivatives(name: str, array: Any) -> None:
+    """Refuse a tensor of which torch records a gradient, or which carries a derivative forward."""
+    torch = sys.modules["torch"]
+    if array.requires_grad and torch.is_grad_enabled():
+        raise without_backward(name)
+    if torch.autograd.forward_ad.unpack_dual(array).tangent is not None:
+        raise GpupoolTypeError(
+            f"{name} has a tangent and gpupool has no derivatives: pass {name}.detach()"
+        )
+
+
 class Torch:
     """torch: DLPack on the current stream; outputs are torch's own memory in x's memory format."""
 
     def check(self, name: str, array: Any, first: str, x: Any) -> None:
         """Refuse sparse, quantised and abstract tensors, other devices, and gradients."""
         torch = sys.modules["torch"]
-        if array.requires_grad and torch.is_grad_enabled():
-            raise without_backward(name)
+        refuse_derivatives(name, array)
         plain = array.layout is torch.strided and not array.is_quantized and not array.is_neg()
         if not plain or array.device.type not in ("cpu", "cuda"):
             raise GpupoolTypeError(

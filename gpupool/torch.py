@@ -24,7 +24,7 @@ import torch
 import gpupool
 from gpupool import validate
 from gpupool.errors import GpupoolTypeError, GpupoolValueError
-from gpupool.interchange import memory_format, without_backward
+from gpupool.interchange import memory_format, refuse_derivatives, without_backward
 from gpupool.window import out_shape, window
 
 Ints = int | Sequence[int]
@@ -148,6 +148,8 @@ def _steps(kernel: list[int], stride: Ints | None) -> list[int]:
 def _batched(axes: int, x: Any, compute: Callable[[Any], Any]) -> Any:
     """Compute on N x C x D1 .. Dn; an x without N gets one for the while."""
     _check_tensor(x)
+    if not torch.compiler.is_compiling():  # what is traced is refused by the operator
+        refuse_derivatives("input", x)
     if x.ndim == axes + 2:
         return compute(x)
     if x.ndim != axes + 1:

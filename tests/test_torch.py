@@ -205,6 +205,27 @@ def test_a_tensor_that_requires_grad_is_taken_where_nothing_is_recorded(mode):
     assert not y.requires_grad
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("function", [ours.max_pool1d, max_pool], ids=["torch", "plain"])
+def test_derivatives_are_refused_forwards_and_backwards(function):
+    def total(x):
+        return function(x, 2).sum()
+
+    x = torch.randn(1, 2, 6)
+    for transform in (torch.func.grad, torch.func.jacrev):
+        with pytest.raises(GpupoolTypeError, match="requires grad"):
+            transform(total)(x)
+    with pytest.raises(GpupoolTypeError, match=r"has a tangent .* pass (x|input)\.detach"):
+        torch.func.jvp(total, (x,), (x,))
+    with pytest.raises(GpupoolTypeError, match="has a tangent"):
+        torch.func.jacfwd(total)(x)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, x)
+        with pytest.raises(GpupoolTypeError, match="has a tangent"):
+            total(dual)
+        assert torch.equal(total(dual.detach()), total(x))
+
+
 # torch.library and torch.compile
 
 SAMPLES = {
