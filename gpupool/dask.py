@@ -26,7 +26,7 @@ from __future__ import annotations
 import inspect
 import operator
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
 from itertools import pairwise, product
@@ -296,7 +296,7 @@ def _pieces(inputs: range, edges: Sequence[int]) -> list[tuple[int, slice, slice
 
 def _pool_by_partials(problem: PoolProblem, x: Any) -> Any:
     axes = problem.spatial_axes
-    x = x.rechunk({axis: tuple(filter(None, x.chunks[axis])) for axis in axes})
+    x = _without_empty_chunks(x, axes)
     function = PARTIALS[problem.reduction]
     dtype = _partial_dtype(problem)
     partials = x.map_blocks(
@@ -314,6 +314,10 @@ def _pool_by_partials(problem: PoolProblem, x: Any) -> Any:
         chunks=tuple((1,) if a in axes else c for a, c in enumerate(x.chunks)),
         meta=meta_from_array(x._meta, dtype=problem.out_dtype.numpy),
     )
+
+
+def _without_empty_chunks(x: Any, axes: Iterable[int]) -> Any:
+    return x.rechunk({axis: tuple(filter(None, x.chunks[axis])) or (0,) for axis in axes})
 
 
 def _partial_dtype(problem: PoolProblem) -> DType:
@@ -435,14 +439,14 @@ def _roi(
     n, c, h, w, bins_y, bins_x, r, k = range(8)
     last = problem.channels_last
     out, axes = (
-        ((r, bins_y, bins_x, c), (n, h, w, c)) if last else ((r, c, bins_y, bins_x), range(4))
+        ((r, bins_y, bins_x, c), (n, h, w, c)) if last else ((r, c, bins_y, bins_x), (n, c, h, w))
     )
     pairs = [(array.rechunk(-1), (r, k)[: array.ndim]) for array in regions]
     return da.blockwise(
         function,
         out,
-        x,
-        tuple(axes),
+        _without_empty_chunks(x, [axes.index(c)]),  # dask repeats a channel beside an empty one
+        axes,
         *(item for pair in pairs for item in pair),
         new_axes=dict(zip((bins_y, bins_x), problem.pooled, strict=True)),
         concatenate=True,

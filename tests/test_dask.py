@@ -47,10 +47,11 @@ def _synchronous():
 
 
 def cut(rng: np.random.Generator, size: int) -> tuple[int, ...]:
-    """Cut an axis at up to four places."""
+    """Cut an axis at up to four places, seldom at one twice."""
     places = rng.integers(0, size + 1, rng.integers(0, 5))
-    edges = sorted({0, size, *(int(place) for place in places)})
-    return tuple(np.diff(edges).tolist()) if size else (0,)
+    if rng.integers(4):
+        places = np.setdiff1d(places, [0, size])
+    return tuple(np.diff([0, *sorted(places), size]).tolist())
 
 
 def dask_backend(seed: int) -> Backend:
@@ -236,6 +237,14 @@ def test_regions_are_judged_at_the_call(rois, batch, error, message):
         rois = rois[rois[:, 0] >= 0]
     with pytest.raises(error, match=message):
         lazy.roi_align(da.ones((1, 3, 8, 8)), rois, batch)
+
+
+@pytest.mark.parametrize("chunks", [(0, 1), (1, 0), (0, 1, 0, 2), (0,)])
+def test_regions_are_pooled_beside_empty_chunks_of_channels(chunks):
+    x = np.arange(sum(chunks) * 25.0).reshape(1, -1, 5, 5)
+    rois, images = np.array([[0.0, 0, 4, 4]]), np.array([0])
+    lazily = lazy.roi_align(da.from_array(x, chunks=(1, chunks, 5, 5)), rois, images)
+    assert_bitwise(lazily.compute(), gpupool.roi_align(x, rois, images))
 
 
 @pytest.mark.gpu
