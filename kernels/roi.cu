@@ -1,13 +1,13 @@
 // MaxRoiPool and RoiAlign: one thread per output element (region, channel, bin).
 //
 // Coordinates are computed with one rounding per operation, as the oracle does, so that both cut
-// bins at the same places. A region that names no image, or is not finite, gives 0: the functions
-// refuse it beforehand, a plan's caller may not have asked.
+// bins at the same places. A region that names no image, is not finite or takes too many samples gives
+// 0: the functions refuse it beforehand, a plan's caller may not have asked.
 #include "ops.cuh"
 
 struct Roi {
     long long outputs;
-    int batch, channels, height, width, bins_y, bins_x, sampling_ratio, half_pixel, channels_last;
+    int batch, channels, height, width, bins_y, bins_x, sampling_ratio, most_samples, half_pixel, channels_last;
     double spatial_scale;
 };
 
@@ -69,9 +69,9 @@ max_roi_pool(const T* __restrict__ x, const T* __restrict__ rois, T* __restrict_
     if (n >= p.outputs) return;
     const Bin bin(p, n);
     const T* roi = rois + bin.roi * 5;
-    float image = Round<float>::from(value(roi[0]));
+    const double image = widen(value(roi[0]));
     long long corner[4];
-    bool usable = image >= 0 && image < p.batch;
+    bool usable = image >= 0 && image < p.batch && image == floor(image);
     for (int i = 0; i < 4; ++i)
         usable &= nearest(multiply(Round<float>::from(value(roi[1 + i])),
                                    Round<float>::from(p.spatial_scale)), corner[i]);
@@ -90,7 +90,7 @@ max_roi_pool(const T* __restrict__ x, const T* __restrict__ rois, T* __restrict_
     y[n] = Round<T>::from(empty ? 0 : best);
 }
 
-// The sample points of one bin along one axis.
+// The sample points of one bin along one axis: no more than the first that are too many.
 template <class Real> struct Line {
     Real start, width;
     int count, size;
@@ -101,8 +101,9 @@ template <class Real> struct Line {
         if (p.half_pixel) first = add(first, Real(-0.5));
         width = divide(extent, Real(bins));
         start = add(first, multiply(Real(i), width));
-        double samples = ceil(widen(width));
-        count = p.sampling_ratio > 0 ? p.sampling_ratio : samples > 0 ? static_cast<int>(samples) : 0;
+        const double samples = ceil(widen(width)), most = p.most_samples + 1.0;
+        count = static_cast<int>(samples > 0 ? samples < most ? samples : most : 0);
+        if (p.sampling_ratio > 0) count = p.sampling_ratio;
         size = length;
     }
 
@@ -192,7 +193,7 @@ roi_align(const T* __restrict__ x, const T* __restrict__ rois, const long long* 
     const Line<Real> columns(p, corner[0], corner[2], p.bins_x, bin.x, p.width);
     const Samples<T> samples{rows, columns, bin, x + bin.plane(p, images[bin.roi])};
     T result{};
-    if (samples.count() > 0) {
+    if (samples.count() > 0 && samples.count() <= p.most_samples) {
         if constexpr (Maximum) result = samples.greatest();
         else result = samples.mean();
     }

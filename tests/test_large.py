@@ -132,3 +132,13 @@ def test_unpool_of_more_than_32_bits_claims_by_64():
     )  # fmt: skip
     assert "unpool_place<Half, long long>" in repr(plan)
     assert y[0, 0, [2, 3, 4, FAR + 500]].tolist() == [0, 2, 0, 0]
+
+
+@pytest.mark.parametrize("image", [2**24 + 1, 2**24 + 3])
+def test_max_roi_pool_of_an_image_whose_number_float32_does_not_hold(image):
+    x = virtual_array((2**24 + 4, 1, 1, 1), np.float64)
+    x[image] = 7
+    problem = resolve("MaxRoiPool", x.shape, "float64", pooled_shape=1, num_rois=1)
+    y = np.full((1, 1, 1, 1), np.nan)
+    emulator.run(problem, (x, np.array([[image, 0, 0, 0, 0.0]])), (y,))
+    assert y.item() == 7

@@ -167,6 +167,26 @@ def test_bad_regions_read_nothing_out_of_bounds(dtype):
             assert (y[(images < 0) | (images > 1)] == 0).all()
 
 
+@pytest.mark.parametrize("corners", [(-2147483520, 0, 2147483520, 1), (0, 0, 4097, 4097)])
+@pytest.mark.parametrize("mode", ["avg", "max"])
+def test_a_region_of_too_many_samples_is_skipped(corners, mode):
+    x, rois = np.ones((1, 1, 4, 4), np.float32), np.array([corners, (0, 0, 3, 3)], np.float32)
+    problem = resolve("RoiAlign", x.shape, x.dtype, num_rois=2, mode=mode)
+    y = np.full(problem.outputs[0].shape, np.nan, np.float32)
+    with emulator.settings(build="checked"):
+        emulator.run(problem, (x, rois, np.zeros(2, np.int64)), (y,))
+    assert y.ravel().tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("image", [0.5, 1.25, 1.9999, -1e-60])
+def test_a_region_of_no_whole_image_is_skipped(image):
+    x = np.array([1.0, 2.0]).reshape(2, 1, 1, 1)
+    problem = resolve("MaxRoiPool", x.shape, x.dtype, pooled_shape=1, num_rois=1)
+    y = np.full((1, 1, 1, 1), np.nan)
+    emulator.run(problem, (x, np.array([[image, 0, 0, 0, 0]])), (y,))
+    assert y.item() == 0
+
+
 # Bugs planted in copies of our kernels
 
 

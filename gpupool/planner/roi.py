@@ -8,7 +8,7 @@ import numpy as np
 
 from gpupool.planner.launches import Launch
 from gpupool.planner.parameters import boolean
-from gpupool.problem import RoiProblem
+from gpupool.problem import MAX_SAMPLES, RoiProblem
 
 ROI_DTYPE = np.dtype(
     [
@@ -17,7 +17,7 @@ ROI_DTYPE = np.dtype(
             (name, "i4")
             for name in (
                 "batch", "channels", "height", "width", "bins_y", "bins_x", "sampling_ratio",
-                "half_pixel", "channels_last",
+                "most_samples", "half_pixel", "channels_last",
             )
         ),
         ("spatial_scale", "f8"),
@@ -33,7 +33,7 @@ def launch(problem: RoiProblem) -> Launch:
     packed = np.array(
         (
             outputs, problem.batch, problem.channels, *problem.spatial, *problem.pooled,
-            problem.sampling_ratio, problem.half_pixel, problem.channels_last,
+            problem.sampling_ratio, MAX_SAMPLES, problem.half_pixel, problem.channels_last,
             problem.spatial_scale,
         ),
         ROI_DTYPE,
