@@ -16,8 +16,10 @@ from itertools import product
 from math import ceil, inf, prod
 from typing import Any, NamedTuple, Protocol
 
+import ml_dtypes
 import numpy as np
 
+from gpupool.bounds import at_least
 from gpupool.dtypes import BFLOAT16, DType, byte_sum_dtype
 from gpupool.problem import (
     SMALL_P,
@@ -441,9 +443,11 @@ def _lp(problem: PoolProblem, x: Array, window: Window) -> Array:
     if uncertain.any():
         wide, still = _norms(x, window, p, np.dtype(np.float64))
         norm, uncertain = np.where(uncertain, wide, norm), uncertain & still
-    for place in np.argwhere(uncertain):
-        norm[tuple(place)] = _scaled_norm(x, window, p, place)
-    return rounded(norm, dtype)
+    if uncertain.any():
+        norm[uncertain] = _scaled_norms(x, window, p, np.argwhere(uncertain))
+    greatest = float(ml_dtypes.finfo(dtype.numpy).max)
+    least = at_least(taps_of(window), p, float(np.finfo(dtype.accumulator).eps))
+    return rounded(_brought_back(norm, norm * least, greatest), dtype)
 
 
 def _norms(x: Array, window: Window, p: float, accumulator: np.dtype[Any]) -> tuple[Array, Array]:
@@ -464,23 +468,53 @@ def _norms(x: Array, window: Window, p: float, accumulator: np.dtype[Any]) -> tu
     return norm, uncertain
 
 
-def _scaled_norm(x: Array, window: Window, p: float, place: Array) -> float:
-    """Take the norm of one window from its taps relative to the greatest of them."""
-    where = [slice(int(i), int(i) + 1) for i in place[:2]]
-    for axis, o in zip(window, place[2:], strict=True):
-        where.append(_as_slice(axis.valid(int(o))))
-    taps = np.abs(x[tuple(where)].astype(np.float64)).ravel()  # in one order for every layout
-    greatest = taps.max()
-    if p < 0.5:  # a quotient of taps may underflow where its power counts; these powers are normal
-        powers = _power(taps, p)
-        powers /= powers.max()
-    else:
-        powers = _power(taps / greatest, p)
-    # Half of the root twice, exponents apart: the root may overflow, and a subnormal tap lose
-    # bits, where their product does not.
-    half = _root(powers.sum(), 2 * p)
-    mantissas, exponents = np.frexp([greatest, half, half])
-    return float(np.ldexp(mantissas.prod(), exponents.sum()))
+def _scaled_norms(x: Array, window: Window, p: float, places: Array) -> Array:
+    """Take the norms of some windows from their taps relative to the greatest of them."""
+    norms, info = np.empty(len(places)), np.finfo(np.float64)
+    for some, rows in _taps_by_rows(x, window, places):
+        taps = np.abs(rows.astype(np.float64))
+        greatest = taps.max(axis=1)
+        if p < 0.5:  # a quotient may underflow where its power counts; these powers are normal
+            powers = _power(taps, p)
+            powers /= powers.max(axis=1, keepdims=True)
+        else:
+            powers = _power(taps / greatest[:, None], p)
+        # Half of the root twice, exponents apart: the root may overflow, and a subnormal tap lose
+        # bits, where their product does not.
+        half = _root(powers.sum(axis=1), 2 * p)
+        mantissas, exponents = np.frexp([greatest, half, half])
+        product, exponent = mantissas.prod(axis=0), exponents.sum(axis=0)
+        least = np.ldexp(product * at_least(taps.shape[1], p, float(info.eps)), exponent)
+        norms[some] = _brought_back(np.ldexp(product, exponent), least, float(info.max))
+    return norms
+
+
+def _brought_back(norm: Array, least: Array, greatest: float) -> Array:
+    """Return ``greatest`` for what only roundings took above it, from ``least`` on."""
+    return np.where(least <= greatest, np.minimum(norm, greatest), norm)
+
+
+def _taps_by_rows(x: Array, window: Window, places: Array) -> Iterator[tuple[Array, Array]]:
+    """Yield the taps of windows that have equally many, a row for each, and which windows."""
+    first = [_first_taps(axis) for axis in window]
+    position, count = (
+        np.stack([each[i][o] for each, o in zip(first, places.T[2:], strict=True)], axis=1)
+        for i in (0, 1)
+    )
+    shapes, kind = np.unique(count, axis=0, return_inverse=True)
+    for i, shape in enumerate(shapes):
+        alike = np.flatnonzero(kind.ravel() == i)
+        step = max(1, BLOCK // int(prod(shape)))
+        for start in range(0, len(alike), step):
+            some = alike[start : start + step]
+            index = [n.reshape(-1, *(1,) * len(window)) for n in places[some].T[:2]]
+            for a, axis in enumerate(window):
+                taps = position[some, a, None] + np.arange(shape[a]) * axis.dilation
+                along = [1] * len(window)
+                along[a] = -1
+                index.append(taps.reshape(len(some), *along))
+            # In one order for every layout.
+            yield some, np.ascontiguousarray(x[tuple(index)]).reshape(len(some), -1)
 
 
 def _power(magnitude: Array, p: float) -> Array:

@@ -1,61 +1,20 @@
-"""How far a result may be from the exact number, and two right results from each other.
-
-With u the unit roundoff of the accumulator (2**-24 for float32), n additions in any order have a
-relative error of at most ``gamma(n, u) = n u / (1 - n u)`` of the sum of magnitudes (Higham,
-Accuracy and Stability of Numerical Algorithms, section 4.2). The result is rounded to its dtype
-once. Maxima are elements of x and the averages of integers are exact: neither has an error at all.
-"""
+"""Whether two results agree: each may be as far from the exact number as gpupool.bounds allows."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from fractions import Fraction
-from typing import Any, TypeVar
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from gpupool import oracle
+from gpupool.bounds import SAMPLE_LEAST, of_mean, of_norm, of_samples
 from gpupool.dtypes import FLOAT64
 from gpupool.problem import PoolProblem, PreprocessProblem, Problem, RoiProblem, UnpoolProblem
 from gpupool.window import taps_of
 
 Array = np.ndarray[Any, Any]
-Number = TypeVar("Number", float, Fraction)
-
-SAMPLE_LEAST = 2
-"""Least subnormals that a sample of RoiAlign may be off: half of one for each weighted corner."""
-
-POWER_ULPS = 4
-"""The error of a library's pow in units in the last place (CUDA's powf: 4, glibc's: 1)."""
-
-
-def gamma(terms: int, u: Number) -> Number:
-    """Bound the relative error of ``terms`` roundings.
-
-    >>> gamma(3, Fraction(1, 100))
-    Fraction(3, 97)
-    """
-    return terms * u / (1 - terms * u)
-
-
-def of_mean(taps: int, u: Number) -> Number:
-    """Bound a mean, relative to the mean magnitude: additions, divisor, division."""
-    return gamma(taps + 2, u)
-
-
-def of_norm(taps: int, p: Number, u: Number) -> Number:
-    """Bound a norm: powers and additions, whose relative error the root divides by p, the root."""
-    return gamma(taps + 2 * POWER_ULPS, u) / p + gamma(2 * POWER_ULPS, u)
-
-
-def of_samples(samples: int, reach: Number, u: Number) -> Number:
-    """Bound a bin of RoiAlign, relative to the greatest magnitude: weights, mean, coordinates.
-
-    A coordinate of up to ``reach`` that is off by eight roundings moves a sample by that much times
-    the slope, which is at most twice the greatest magnitude, on two axes.
-    """
-    return gamma(samples + 8, u) + 8 * u * reach * 4
 
 
 def exact(problem: Problem) -> bool:

@@ -23,10 +23,10 @@
 #include "element.cuh"
 
 // Numbers that LpPool needs at run time: p, its reciprocal as the sum's type holds it and what that
-// rounding lost; and which sums are accurate and have normal roots, by their leading 32 bits: so many
-// from `least` on.
+// rounding lost; the part of a norm that roundings leave; and which sums are accurate and have normal
+// roots, by their leading 32 bits: so many from `least` on.
 struct Norm {
-    double p, exponent, slip;
+    double p, exponent, slip, at_least;
     unsigned least, accurate;
 };
 
@@ -248,15 +248,15 @@ template <int P, class Sum> struct RelativePowers : SecondLook<Sum> {
             // Half of the root twice: the whole may overflow where the product does not.
             const double half = any_root<double>(a, norm.exponent / 2, norm.slip / 2);
             const double whole = half * half;
-            return finite(whole) ? greatest * whole : greatest * half * half;
+            return finite(whole) ? scaled(whole, greatest) : scaled(half, greatest * half);
         }
-        Sum r = root<P>(a, norm);
-        if constexpr (P == 3) {
-            // The last bit of a cubic root must not make the greatest double infinite.
-            const double limit = ::greatest<double>() * down;
-            if (r > limit && r < limit * (1 + 4.5e-16)) r = limit;
-        }
-        return multiply(r, P == 0 ? greatest : up);
+        return scaled(root<P>(a, norm), P == 0 ? greatest : up);
+    }
+    // What only roundings take above the greatest number is that.
+    __device__ Sum scaled(Sum part, Sum scale) const {
+        const Sum whole = multiply(part, scale);
+        const Sum least = multiply(multiply(part, static_cast<Sum>(norm.at_least)), scale);
+        return finite(whole) || !finite(least) ? whole : ::greatest<Sum>();
     }
 };
 

@@ -22,10 +22,10 @@ import numpy as np
 
 import gpupool
 from gpupool import peers
+from gpupool.bounds import gamma
 from gpupool.dtypes import find
 from gpupool.peers import Case, Outputs, Peer, RefusedError, model
 from gpupool.problem import PoolProblem, resolve
-from gpupool.tolerance import gamma
 from tests import tolerance
 
 Array = np.ndarray[Any, Any]

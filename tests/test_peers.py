@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpupool.bounds import gamma
 from gpupool.peers import OnnxRuntime, missing
-from gpupool.tolerance import gamma
 from tests import peers, tolerance
 
 RANDOM = [

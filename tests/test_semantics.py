@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -529,6 +530,24 @@ def test_no_spurious_overflow_of_the_norm(backend, dtype, value, p):
     y = compute(backend, "lp_pool", x, kernel_shape=2, p=p)
     reals = reference.lp_pool(x, 2, p=p)
     tolerance.assert_real(y, reals, tolerance.of_norm, p)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("p", [1, 2, 3, 0.5, 0.3, 1.01, 2.5])
+@pytest.mark.parametrize("taps", [2, 4, 40])
+def test_no_rounding_takes_a_norm_beyond_the_greatest_number(backend, dtype, p, taps):
+    """Of windows whose norms are within a few roundings below it."""
+    kind = dtype_of(dtype)
+    rng, greatest = np.random.default_rng(taps), tolerance.greatest(kind)
+    shares = 1 - rng.random((60, 1, taps))
+    norms = np.array([float(real.value) for real in reference.lp_pool(shares, taps, p=p).flat])
+    with np.errstate(over="ignore"):
+        x = (shares / norms.reshape(-1, 1, 1) * float(greatest)).astype(kind)
+    reals = reference.lp_pool(x, taps, p=p)
+    below = [isinstance(real.value, Fraction) and real.value <= greatest for real in reals.flat]
+    assert sum(below) > 5
+    y = compute(backend, "lp_pool", x[below], kernel_shape=taps, p=p)
+    tolerance.assert_real(y, reals[below], tolerance.of_norm, p)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from gpupool import cli, device, peers, planner, tolerance, verify
+from gpupool import bounds, cli, device, peers, planner, tolerance, verify
 from gpupool.dtypes import DTYPES
 from gpupool.errors import GpupoolError
 from gpupool.jit import kernel_folder
@@ -203,7 +203,7 @@ def test_maxima_and_averages_of_integers_agree_exactly() -> None:
 
 def test_sums_agree_within_rounding() -> None:
     x = [3.0] * 4
-    bound = 2 * tolerance.of_mean(4, 2.0**-24) * 3
+    bound = 2 * bounds.of_mean(4, 2.0**-24) * 3
     assert agree("GlobalAveragePool", "float32", x, 3, 3 + bound)
     assert not agree("GlobalAveragePool", "float32", x, 3, 3 + 2 * bound)
     assert agree("GlobalAveragePool", "bfloat16", x, 3, 3 + 2**-6)  # the next one

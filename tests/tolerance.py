@@ -1,6 +1,6 @@
 """How far a result may be from the exact number, in exact arithmetic and element by element.
 
-The bounds themselves are those of gpupool.tolerance; the result is rounded to its dtype once, which
+The bounds themselves are those of gpupool.bounds; the result is rounded to its dtype once, which
 adds half a unit in the last place. Maxima are elements of x and have no error at all.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from gpupool import tolerance
+from gpupool import bounds
 from tests.reference import Real
 
 MEMORY = 2**16
@@ -78,20 +78,20 @@ def allowed(y: float, exact: Fraction | float, error: Fraction, dtype: np.dtype[
 
 @cache
 def relative(bound: Callable[..., Fraction], kind: np.dtype[Any], *arguments: Any) -> Fraction:
-    """A bound of gpupool.tolerance in exact arithmetic, for an accumulator."""
+    """A bound of gpupool.bounds in exact arithmetic, for an accumulator."""
     return bound(*map(Fraction, arguments), unit(kind))
 
 
 def of_sum(real: Real, dtype: np.dtype[Any]) -> Fraction:
     kind = accumulator(dtype)
-    error = relative(tolerance.of_mean, kind, real.taps)
+    error = relative(bounds.of_mean, kind, real.taps)
     return error * real.magnitude + least_subnormal(kind)
 
 
 def of_norm(real: Real, dtype: np.dtype[Any], p: float) -> Fraction:
     """Rounding p to the accumulator's type changes a norm of n equal taps most, n ** (1 / p)."""
     kind = accumulator(dtype)
-    error = relative(tolerance.of_norm, kind, real.taps, p)
+    error = relative(bounds.of_norm, kind, real.taps, p)
     if real.taps and float(kind.type(p)) != float(p):
         error += unit(kind) * Fraction(math.log(real.taps)) / Fraction(p)
     return error * real.magnitude + least_subnormal(kind)
@@ -99,8 +99,8 @@ def of_norm(real: Real, dtype: np.dtype[Any], p: float) -> Fraction:
 
 def of_samples(real: Real, dtype: np.dtype[Any], reach: float) -> Fraction:
     kind = accumulator(dtype)
-    error = relative(tolerance.of_samples, kind, real.taps, reach)
-    return error * real.magnitude + tolerance.SAMPLE_LEAST * least_subnormal(kind)
+    error = relative(bounds.of_samples, kind, real.taps, reach)
+    return error * real.magnitude + bounds.SAMPLE_LEAST * least_subnormal(kind)
 
 
 def assert_real(

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from gpupool.bounds import at_least
 from gpupool.dtypes import DType, byte_sum_dtype
 from gpupool.planner.geometry import Dim, Geometry
 from gpupool.planner.launches import Scalar
@@ -50,7 +51,11 @@ def window_dtype(axes: int, index: str) -> np.dtype[Any]:
         [*((name, integer) for name in names), ("index_step", "i8"), ("out", divisor)], align=True
     )
     norm = np.dtype(
-        [*((name, "f8") for name in ("p", "exponent", "slip")), ("least", "u4"), ("accurate", "u4")]
+        [
+            *((name, "f8") for name in ("p", "exponent", "slip", "at_least")),
+            ("least", "u4"),
+            ("accurate", "u4"),
+        ]
     )
     counts = ("outputs", "batch_step", "channel_step", "index_batch_step", "index_channel_step")
     return np.dtype(
@@ -102,11 +107,11 @@ def _steps(dim: Dim) -> tuple[int, int]:
     return dim.step, dim.index_step
 
 
-def _norm(problem: PoolProblem) -> tuple[float, float, float, int, int]:
-    """Return p, 1 / p as the sum's type holds it, what that lost, and the accurate sums.
+def _norm(problem: PoolProblem) -> tuple[float, float, float, float, int, int]:
+    """Return ``Norm`` of kernels/ops.cuh.
 
-    Those are the least one's leading bits and how many there are: no sum of them has overflowed or
-    lost small terms, and its root is finite and normal.
+    The last two are the least accurate sum's leading bits and how many there are: no sum of them
+    has overflowed or lost small terms, and its root is finite and normal.
     """
     p, sums = problem.p, _sum_dtype(problem)
     info = np.finfo(sums)
@@ -117,7 +122,8 @@ def _norm(problem: PoolProblem) -> tuple[float, float, float, int, int]:
         least, most = max(least, (float(info.tiny) * 4) ** p), (float(info.max) / 4) ** p
     first = _leading_bits(sums.type(least)) + 1
     accurate = _leading_bits(sums.type(most)) - first if p >= SMALL_P else 0
-    return p, exponent, float(1 / Fraction(p) - Fraction(exponent)), first, accurate
+    slip = float(1 / Fraction(p) - Fraction(exponent))
+    return p, exponent, slip, at_least(taps, p, float(info.eps)), first, accurate
 
 
 def _leading_bits(number: np.floating[Any]) -> int:
