@@ -588,18 +588,24 @@ def _align_roi(problem: RoiProblem, x: Array, roi: Array, y: Array) -> None:
         if not inside:
             y[:, i, j] = 0
             continue
-        corners = [
-            x[:, r][:, :, c].astype(real) * (u[:, None] * v)
-            for r, u in ((row.low, row.to_low), (row.high, row.to_high))
-            for c, v in ((column.low, column.to_low), (column.high, column.to_high))
-        ]
-        # A row for each channel: its sum does not depend on how many there are.
-        terms = np.stack(corners, axis=1).reshape(x.shape[0], -1)
-        if problem.mode == "max":
-            greatest = terms.max(axis=1)
-            y[:, i, j] = greatest if inside == samples else np.maximum(greatest, 0)
-        else:
-            y[:, i, j] = _mean_of_samples(terms, samples)
+        step = max(1, BLOCK // (4 * inside))
+        for some in (slice(c, c + step) for c in range(0, x.shape[0], step)):
+            terms = _weighted_corners(x[some], row, column, real)
+            if problem.mode == "max":
+                greatest = terms.max(axis=1)
+                y[some, i, j] = greatest if inside == samples else np.maximum(greatest, 0)
+            else:
+                y[some, i, j] = _mean_of_samples(terms, samples)
+
+
+def _weighted_corners(x: Array, row: _Samples, column: _Samples, real: np.dtype[Any]) -> Array:
+    """Return a row for each channel: its sum does not depend on how many there are."""
+    corners = [
+        x[:, r][:, :, c].astype(real) * (u[:, None] * v)
+        for r, u in ((row.low, row.to_low), (row.high, row.to_high))
+        for c, v in ((column.low, column.to_low), (column.high, column.to_high))
+    ]
+    return np.stack(corners, axis=1).reshape(x.shape[0], -1)
 
 
 def _mean_of_samples(terms: Array, samples: int) -> Array:
