@@ -167,6 +167,9 @@ def show(mode: Mode, result: dict[str, Any], args: argparse.Namespace) -> None:
 
 def time_host(args: argparse.Namespace, device: Callable[[], Device]) -> int:
     """Print the host's microseconds for one call; without a GPU those before its launch."""
+    others = ("cases", "only", "op", "dtype", "csv", "markdown", "plot", "compare")
+    if given := [name for name in others if getattr(args, name)]:
+        raise GpupoolError(f"--{given[0]} is not for --host, which times a call of its own")
     there = device is not Cuda or gpu_available()
     used = device() if there else None
     found = host.on_gpu(used) if used else host.without_launch()

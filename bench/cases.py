@@ -282,7 +282,7 @@ def load(path: Path) -> tuple[Case, ...]:
     """Read cases from a JSON file: a list of objects, see ``Case.from_json``."""
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
+    except ValueError as error:  # of the encoding, too
         raise GpupoolValueError(f"{path} is not JSON: {error}") from None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise GpupoolValueError(f"{path} must hold a list of objects, one for each case")

@@ -132,9 +132,10 @@ def parts(out: Path, scratch: Path, only: str = "") -> list[Part]:
     host, timed = scratch / "host.json", out / "bench.json"
     cold = {**os.environ, "CUPY_CACHE_DIR": str(scratch / "cache")}
     cases = ["--only", only] if only else []
+    required = {**os.environ, "GPUPOOL_REQUIRE_GPU": "1"}  # else tests without one are skipped
     tests = [*python, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", *_processes()]
     return [
-        Part("tests", tests, 230),
+        Part("tests", tests, 230, environment=required),
         Part("small cases", check, 45),
         *(
             Part(tool, ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", *check], 35)

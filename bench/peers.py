@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from gpupool.errors import GpupoolError
 from gpupool.problem import PoolProblem
 
 from .cases import Case
@@ -19,7 +20,7 @@ from .cases import Case
 Call = Callable[[], Any]
 
 
-class UnavailableError(Exception):
+class UnavailableError(GpupoolError):
     """Why a library cannot do a case, or is not there."""
 
 

@@ -46,14 +46,18 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """Return the commit of the checkout, with a plus where files differ; None without one."""
+    """Return the commit of the checkout, with a plus where files differ.
+
+    None where gpupool is in none, or installed within one of something else.
+    """
     folder = Path(gpupool.__file__).parent
     try:
-        head, changes = (
+        _, head, changes = (
             subprocess.run(
                 ["git", *words], cwd=folder, capture_output=True, text=True, check=True
             ).stdout.strip()
             for words in (
+                ("ls-files", "--error-unmatch", Path(gpupool.__file__).name),
                 ("rev-parse", "--short=12", "HEAD"),
                 ("status", "--porcelain", "--untracked-files=no", "--", ".", "../kernels"),
             )
@@ -75,7 +79,7 @@ def read(path: Path) -> dict[str, Any]:
     """Read a result; anything else is refused."""
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
+    except ValueError as error:  # of the encoding, too
         raise GpupoolValueError(f"{path} is not JSON: {error}") from None
     if not isinstance(result, dict) or not {"mode", "rows"} <= result.keys():
         raise GpupoolValueError(f"{path} is no result of this benchmark: it has no mode and rows")

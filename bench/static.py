@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from gpupool import jit
+from gpupool.device import compiler_reason
+from gpupool.errors import GpupoolError
 from gpupool.planner import THREADS, Launch, Plan, plan
 from gpupool.problem import PoolProblem
 
@@ -242,6 +244,8 @@ def summary(rows: Sequence[dict[str, Any]]) -> str:
 
 def facts() -> dict[str, Any]:
     """Return the compiler's version and the architecture: counts are theirs."""
+    if reason := compiler_reason():
+        raise GpupoolError(f"there is nothing to compile with: {reason}")
     from cupy.cuda import nvrtc
 
     return {"architecture": f"sm_{ARCHITECTURE}", "nvrtc": ".".join(map(str, nvrtc.getVersion()))}

@@ -58,6 +58,14 @@ def gpu_reason() -> str | None:
     return None if found is None else str(found)
 
 
+def compiler_reason() -> str | None:
+    """Return why no kernel can be compiled and what mends it, or None; that needs no GPU."""
+    cupy = _import_cupy()
+    broken = isinstance(cupy, Exception)
+    found = _import_fault(cupy) if broken else _compiler_fault(cupy)
+    return None if found is None else str(found)
+
+
 @functools.cache
 def fault() -> Fault | None:
     """Return the first thing that keeps the GPU off, or None."""

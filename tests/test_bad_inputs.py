@@ -6,6 +6,7 @@ command line are tested with those.
 
 from __future__ import annotations
 
+import pickle
 import re
 from typing import Any
 
@@ -696,3 +697,5 @@ def test_batch_indices_of_another_shape_or_dtype(backend):
 def test_an_error_is_gpupools_and_the_built_in(error, builtin):
     assert issubclass(error, GpupoolError)
     assert issubclass(error, builtin)
+    for same in (pickle.loads(pickle.dumps(error("why"))), error.__new__(error, "why")):
+        assert (type(same), same.args) == (error, ("why",))

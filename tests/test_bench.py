@@ -3,6 +3,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import gpupool
 from bench import __main__ as command
 from bench import (
     cold,
@@ -33,6 +35,7 @@ from bench import (
 )
 from bench.cases import CASES, Case, load, select
 from gpupool import cli, planner
+from gpupool import device as device_module
 from gpupool.errors import GpupoolError, GpupoolValueError
 from gpupool.planner import Plan, rows
 from gpupool.planner.geometry import Geometry
@@ -884,6 +887,51 @@ def test_unknown_peers_and_a_missing_gpu_are_errors(five: Path) -> None:
         assert command.main(["--cases", str(five)]) == 2
 
 
+@pytest.mark.parametrize("option", ["--static", "--cold", "--host"])
+def test_what_needs_no_gpu_says_that_it_needs_cupy(
+    option: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    found = ModuleNotFoundError("No module named 'cupy'", name="cupy")
+    monkeypatch.setattr(device_module, "_import_cupy", lambda: found)
+    monkeypatch.setattr(command, "gpu_available", lambda: False)
+    assert command.main([option]) == command.EXIT_ERROR
+    assert re.search("(?i)cupy is not installed", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    "option", ["--only=L05", "--csv=a.csv", "--plot=a.png", "--compare=a.json"]
+)
+def test_what_the_time_of_the_host_has_no_use_for_is_refused(option: str) -> None:
+    with pytest.raises(GpupoolError, match=f"{option.split('=')[0]} is not for --host"):
+        run("--host", option)
+
+
+@pytest.mark.parametrize("option", ["--cases", "--compare"])
+def test_a_file_of_another_encoding_is_refused(option: str, tmp_path: Path) -> None:
+    (tmp_path / "old.json").write_bytes('["Größe"]'.encode("latin-1"))
+    with pytest.raises(GpupoolError, match=r"old\.json is not JSON"):
+        run("--static", option, tmp_path / "old.json")
+
+
+def test_the_commit_is_that_of_gpupool_or_of_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Installed within another project's checkout, gpupool's files are not that project's."""
+    identity = ("-c", "user.name=n", "-c", "user.email=e")
+    for words in (("init", "-q"), (*identity, "commit", "-q", "--allow-empty", "-m", "theirs")):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    installed = tmp_path / "gpupool" / "__init__.py"
+    installed.parent.mkdir()
+    installed.touch()
+    monkeypatch.setattr(gpupool, "__file__", str(installed))
+    assert record.commit() is None
+    (tmp_path / "kernels").mkdir()
+    for words in (("add", "gpupool"), (*identity, "commit", "-q", "-m", "ours")):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    assert re.fullmatch("[0-9a-f]{12}", record.commit() or "")
+
+
 # Comparing results
 
 
@@ -1006,6 +1054,10 @@ def test_the_report_holds_what_was_measured(five: Path, tmp_path: Path) -> None:
 def test_the_parts_of_the_report_are_commands_of_this_checkout(tmp_path: Path) -> None:
     parts = gpu_report.parts(tmp_path, tmp_path)
     assert [part.name for part in parts][-1] == "cases"
+    tests = next(part for part in parts if part.name == "tests")
+    assert (tests.environment or {}).get(
+        "GPUPOOL_REQUIRE_GPU"
+    ) == "1"  # none is skipped for lack of it
     assert gpu_report.SECONDS < 600
     assert sum(part.limit for part in parts[:-1]) < gpu_report.SECONDS - 120
     assert {case.id for case in load(tmp_path / "small.json")} == {f"S{i}" for i in range(1, 8)}
