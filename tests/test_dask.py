@@ -369,7 +369,8 @@ def test_a_failure_leaves_nothing_under_the_final_name(store, monkeypatch):
     assert [path.name for path in store.parent.iterdir()] == ["x.zarr"]
 
 
-def test_an_interrupt_from_the_terminal_is_one_line(store):
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_an_interrupt_from_the_terminal_is_one_line(store, name):
     """It reaches the workers, too, and comes while the first blocks are being written."""
     import zarr
 
@@ -384,9 +385,10 @@ def test_an_interrupt_from_the_terminal_is_one_line(store):
     while not list(store.parent.glob(".gpupool-*.part/c/*/*/*/*")):
         assert command.poll() is None
         time.sleep(0.05)
-    os.killpg(command.pid, signal.SIGINT)
+    number = getattr(signal, name)
+    os.killpg(command.pid, number)
     _, said = command.communicate(timeout=60)
-    assert (command.returncode, said) == (130, "gpupool: interrupted\n")
+    assert (command.returncode, said) == (128 + number, "gpupool: interrupted\n")
     assert sorted(path.name for path in store.parent.iterdir()) == ["large.zarr", "x.zarr"]
 
 
