@@ -9,7 +9,8 @@ torch's up to rounding, with these differences:
 - lp_pool takes |x| ** p, where torch adds x ** p with its sign, and does not scale up a last
   window that ``ceil_mode`` lets hang over the end;
 - padding may exceed half of the window; an index is -1 where a window lies in the padding;
-- divisor_override and adaptive outputs other than 1 are refused, and so are gradients.
+- of several NaN in a window the index is the first one's, not the last one's;
+- divisor_override and adaptive outputs other than 1 are refused, and so are derivatives.
 """
 
 from __future__ import annotations
@@ -140,7 +141,7 @@ def _integer(name: str, value: Any, low: int) -> Any:
 
 
 def _steps(kernel: list[int], stride: Ints | None) -> list[int]:
-    if stride is None or stride in ((), []):
+    if stride is None or (isinstance(stride, (tuple, list)) and not stride):
         return kernel
     return _per_axis("stride", stride, len(kernel))
 

@@ -173,6 +173,7 @@ def test_what_is_not_supported_is_refused(call, error):
         (lambda x: ours.max_pool2d(x, 2.0), "kernel_size must be an integer"),
         (lambda x: ours.max_pool2d(x, None), "kernel_size must be an integer"),
         (lambda x: ours.max_pool2d(x, 2, "1"), "stride must be an integer"),
+        (lambda x: ours.max_pool2d(x, 2, np.array([2, 2])), "stride must be an integer"),
         (lambda x: ours.max_pool2d(x, 2, padding=-1), "padding = -1 is outside"),
         (lambda x: ours.max_pool2d(x, 2, dilation=(1, 0)), "dilation = 0 is outside"),
         (lambda x: ours.max_pool2d(x, 2, ceil_mode="no"), "ceil_mode must be"),
@@ -187,6 +188,12 @@ def test_what_is_not_supported_is_refused(call, error):
 def test_mistakes_are_told_in_torch_s_terms(call, message):
     with pytest.raises((GpupoolTypeError, GpupoolValueError), match=message):
         call(torch.ones(1, 1, 8, 8))
+
+
+def test_of_several_nan_the_index_is_that_of_the_first():
+    x = torch.tensor([[[1, torch.nan, torch.nan, 3]]])
+    assert ours.max_pool1d(x, 4, return_indices=True)[1].item() == 1
+    assert theirs.max_pool1d(x, 4, return_indices=True)[1].item() == 2
 
 
 def test_what_torch_takes_for_a_stride_or_a_kernel_is_taken():
