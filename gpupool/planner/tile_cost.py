@@ -64,6 +64,9 @@ third axis of Indices and of each of them."""
 ROUNDED = 1.5
 """Less of each mean of integers: a few instructions that the compiler is soon through with."""
 
+WHOLE_ROW = 0.9
+"""The part of its time that a tile of whole rows takes to compile: nothing depends on the edges."""
+
 
 @dataclass(frozen=True)
 class Line:
@@ -117,7 +120,8 @@ class Estimate:
         slices = axes[0].kernel if len(axes) > 2 else 1
         all_slices = once if slices == 1 else _path(problem, axes, tile, line, slices)
         threads = max(tile.threads(geometry), BUSY)
-        return cls(threads * all_slices, once + _hidden(problem, axes, tile, line))
+        code = once + _hidden(problem, axes, tile, line)
+        return cls(threads * all_slices, code * (WHOLE_ROW if tile.row else 1))
 
 
 def _path(
