@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +21,7 @@ import gpupool
 from gpupool import planner
 from gpupool.arrays import address_range, pointer
 from gpupool.planner import Launch, specialised
+from gpupool.terminal import INTERRUPTS
 from tests import emulator
 from tests.combinations import combinations
 from tests.cuda_on_cpu import EmulatorUnavailableError, compiler, cuda_include_dirs
@@ -138,6 +140,16 @@ def pytest_runtest_setup() -> None:
     """Let no test meet the cap on specialisations because of those before it."""
     specialised.admitted.clear()
     planner.plan.cache_clear()
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Let signals interrupt as they do in a terminal, where the tests run under nohup, too."""
+    usual = {signal.SIGINT: signal.default_int_handler}
+    before = {one: signal.signal(one, usual.get(one, signal.SIG_DFL)) for one in INTERRUPTS}
+    yield
+    for one, handler in before.items():
+        signal.signal(one, handler)
 
 
 @pytest.fixture

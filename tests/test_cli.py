@@ -496,7 +496,7 @@ def signalled(monkeypatch, name):
 
 
 @SIGNALS
-@pytest.mark.usefixtures("x")
+@pytest.mark.usefixtures("x", "interruptible")
 def test_a_signal_that_ends_the_process_leaves_nothing_behind(gpupool_, monkeypatch, name):
     before = signal.getsignal(getattr(signal, name))
     handlers = signalled(monkeypatch, name)

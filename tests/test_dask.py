@@ -370,6 +370,7 @@ def test_a_failure_leaves_nothing_under_the_final_name(store, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_from_the_terminal_is_one_line(store, name):
     """It reaches the workers, too, and comes while the first blocks are being written."""
     import zarr
