@@ -369,7 +369,7 @@ def test_a_failure_leaves_nothing_under_the_final_name(store, monkeypatch):
     assert [path.name for path in store.parent.iterdir()] == ["x.zarr"]
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 @pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_from_the_terminal_is_one_line(store, name):
     """It reaches the workers, too, and comes while the first blocks are being written."""

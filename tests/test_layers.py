@@ -21,6 +21,7 @@ MODULES = sorted(FILES)
 
 ORDER = (
     "errors",
+    "bounds",
     "validate",
     "dtypes",
     "window",

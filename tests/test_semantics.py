@@ -534,12 +534,12 @@ def test_no_spurious_overflow_of_the_norm(backend, dtype, value, p):
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("p", [1, 2, 3, 0.5, 0.3, 1.01, 2.5])
-@pytest.mark.parametrize("taps", [2, 4, 40])
+@pytest.mark.parametrize("taps", [2, 20])
 def test_no_rounding_takes_a_norm_beyond_the_greatest_number(backend, dtype, p, taps):
     """Of windows whose norms are within a few roundings below it."""
     kind = dtype_of(dtype)
     rng, greatest = np.random.default_rng(taps), tolerance.greatest(kind)
-    shares = 1 - rng.random((60, 1, taps))
+    shares = 1 - rng.random((40, 1, taps))
     norms = np.array([float(real.value) for real in reference.lp_pool(shares, taps, p=p).flat])
     with np.errstate(over="ignore"):
         x = (shares / norms.reshape(-1, 1, 1) * float(greatest)).astype(kind)
