@@ -136,10 +136,12 @@ struct Tile {
 
     __device__ Tile(const Window<Axes, int>& window, const Tiles& t)
         : w(window), tiles(t), op(window.norm), merged(window.norm) {
-        int row = tiles.across.quotient(blockIdx.x), group = tiles.down.quotient(row);
-        left = (blockIdx.x - row * tiles.across.divisor) * tiles.width;
-        top = (row - group * tiles.down.divisor) * tiles.height;
-        first_plane = group * tiles.together;
+        const int block = blockIdx.x;
+        const int row = tiles.across.quotient(block), group = tiles.down.quotient(row);
+        // Pinned: it is all computed again behind each barrier else.
+        left = pinned((block - row * tiles.across.divisor) * tiles.width);
+        top = pinned((row - group * tiles.down.divisor) * tiles.height);
+        first_plane = pinned(group * tiles.together);
     }
 
     __device__ const Axis<int>& outer() const { return w.axis[Axes - 2]; }

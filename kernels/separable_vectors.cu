@@ -1,8 +1,7 @@
 // Large overlapping windows as in separable.cu, columns and rows in one launch, by vectors of Vector
 // columns. Shift more columns are read in front of the first window, so that they begin on a vector;
 // Load of them are read and stored at once, as many as rows are aligned for.
-// No tap is a pow. Channels last a vector holds neighbouring channels of a pixel, or of a few where they
-// do not fill it, such as RGB; in shared memory each channel of a tile has columns of its own.
+// No tap is a pow. In shared memory each channel of a tile has columns of its own, channels last, too.
 //
 // A thread takes a vector of columns, all of its runs or a share of them; 384 columns and 32 rows of 32
 // bits fit in shared memory, 192 and 64 where half of a warp takes a row, or 96 and 128 where a quarter
@@ -11,12 +10,17 @@
 // Counted cost in instructions per output: bench/results.
 #include "separable.cuh"
 
+// What a vector lies along: a row of a plane or, channels last, the channels of one pixel or, where they
+// do not fill vectors, such as RGB, those of some.
+enum Along { one_row, one_pixel, some_pixels };
+
 // Partial results in 16 bytes.
 template <class Op> constexpr int unit = 16 / sizeof(typename Held<Op>::Type::Accumulator);
 
 template <class Op, int Axes, int Width, int Lanes, int Vector, int Load, int Shift, bool Folded,
-          bool Strided, bool ChannelsLast>
-struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, ChannelsLast> {
+          bool Strided, Along Lies>
+struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Lies != one_row> {
+    static constexpr bool ChannelsLast = Lies != one_row;
     using Base = Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, ChannelsLast>;
     using typename Base::Accumulator;
     using typename Base::Out;
@@ -28,7 +32,6 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
     using Taps = Pack<typename Held<Op>::Tap, Vector>;
     // No quotient of integers by so few needs a double to be rounded to one.
     using Count = Few<Element<T>::integer ? 32767 : 65536>;
-    static constexpr int flight = Op::exact && Axes == 2 ? 2 : 1;
 
     // A vector's elements in memory, by those that are read at once.
     static constexpr int bytes = Load * sizeof(T), words = bytes < 4 ? 1 : bytes / 4;
@@ -39,9 +42,10 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
     // What a thread takes: columns from c of plane p, or what lies behind the planes.
     struct Seat {
         int p, c;
-        int place;           // in a row of shared memory
-        int places[Vector];  // of a vector's elements, from there on
-        int row, end;        // its share of the rows
+        int place;          // in a row of shared memory
+        int row, end;       // its share of the rows
+        int step;           // from one element of the vector to the next, along one pixel
+        int apart[Vector];  // from the first to each, along some pixels
     };
     const Seat seat;
 
@@ -49,21 +53,23 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
 
     __device__ static Seat seat_of(const Tiles& tiles) {
         const int share = tiles.seats.quotient(threadIdx.x), s = threadIdx.x - share * tiles.seats.divisor;
-        const int row = share * tiles.share;
-        Seat seat{0, 0, s * Vector, {}, row, least(row + tiles.share, tiles.rows)};
-        if constexpr (ChannelsLast) {
-            const Member first = member(tiles, s * Vector);
-            seat.p = first.p, seat.c = first.c;
-            if (seat.c < tiles.span) seat.place = first.place;
-        } else {
+        const int row = share * tiles.share, end = least(row + tiles.share, tiles.rows);
+        Seat seat{0, 0, s * Vector, pinned(row), pinned(end), 1, {}};
+        if constexpr (!ChannelsLast) {
             seat.p = tiles.neighbours.quotient(s);
             seat.c = (s - seat.p * tiles.neighbours.divisor) * Vector;
-        }
+        } else {
+            const Member first = member(tiles, s * Vector);
+            const bool taken = first.c < tiles.span;
+            seat.p = first.p, seat.c = first.c;
+            if (taken) seat.place = first.place, seat.step = tiles.span;
+            if constexpr (Lies == some_pixels) {
 #pragma unroll
-        for (int v = 0; v < Vector; ++v) {
-            const bool apart = ChannelsLast && seat.c < tiles.span;
-            seat.places[v] = apart ? member(tiles, s * Vector + v).place - seat.place : v;
+                for (int v = 0; v < Vector; ++v)
+                    seat.apart[v] = taken ? member(tiles, s * Vector + v).place - seat.place : v;
+            }
         }
+        seat.p = pinned(seat.p), seat.c = pinned(seat.c), seat.place = pinned(seat.place);
         return seat;
     }
     // Channels last: the plane and the column of an element of a tile's row, and its place.
@@ -76,9 +82,17 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
     }
     // Element v of a seat.
     __device__ Member element(int v) const {
-        if constexpr (!ChannelsLast) return {seat.p, seat.c + v, seat.place + v};
-        return member(tiles, seat.c * tiles.neighbours.divisor + seat.p + v);
+        if constexpr (Lies == one_row) return {seat.p, seat.c + v, seat.place + v};
+        else if constexpr (Lies == one_pixel) return {seat.p + v, seat.c, seat.place + v * seat.step};
+        else return member(tiles, seat.c * tiles.neighbours.divisor + seat.p + v);
     }
+    // From the seat's place to that of its element v.
+    __device__ int apart(int v) const {
+        if constexpr (Lies == some_pixels) return seat.apart[v];
+        else return v * seat.step;
+    }
+    // Columns that they lie in.
+    static constexpr int many_columns = Lies == one_pixel ? 1 : Vector;
     // Elements in so many columns, from the seat's first one on.
     __device__ int behind(int columns) const {
         return ChannelsLast ? columns * tiles.neighbours.divisor - seat.p : columns;
@@ -89,7 +103,7 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
         if constexpr (ChannelsLast) {
             Sums sums;
 #pragma unroll
-            for (int v = 0; v < Vector; ++v) sums.element[v] = from[seat.places[v]];
+            for (int v = 0; v < Vector; ++v) sums.element[v] = from[apart(v)];
             return sums;
         } else {
             return *reinterpret_cast<const Sums*>(from);
@@ -98,7 +112,7 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
     __device__ void put(Accumulator* to, const Sums& sums) const {
         if constexpr (ChannelsLast) {
 #pragma unroll
-            for (int v = 0; v < Vector; ++v) to[seat.places[v]] = sums.element[v];
+            for (int v = 0; v < Vector; ++v) to[apart(v)] = sums.element[v];
         } else {
             *reinterpret_cast<Sums*>(to) = sums;
         }
@@ -186,19 +200,11 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
         return taps;
     }
 
-    // Both walks read a few rows at once, of those that the input has. For sums, whose kernels take long
-    // to compile, one; of three axes slice by slice.
-    __device__ void read_ahead(Taps (&tap)[flight], const Columns& columns, int row) const {
-        if constexpr (Axes == 2) {
-#pragma unroll
-            for (int t = 0; t < flight; ++t)
-                if (columns.has(row + t)) tap[t] = read(columns, row + t);
-        }
-    }
-    __device__ void take(Sums& a, const Columns& columns, int row, const Taps& tap) const {
+    // Merges what columns have in a row.
+    __device__ void take(Sums& a, const Columns& columns, int row) const {
         if (!columns.has(row)) return;
         if constexpr (Axes == 2) {
-            accumulate(a, tap);
+            accumulate(a, read(columns, row));
         } else {
             const int other = Op::pairs ? columns.twin.count : 0, slices = most(columns.from.count, other);
 #pragma unroll 1
@@ -212,15 +218,10 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
         Sums a = nothing();
         to += (next - run) * pitch;
 #pragma unroll 1
-        for (int row = next - flight; row > run - flight; row -= flight) {
-            Taps tap[flight];
-            to -= flight * pitch;
-            read_ahead(tap, columns, row);
-#pragma unroll
-            for (int t = flight - 1; t >= 0; --t) {
-                take(a, columns, row + t, tap[t]);
-                if (row + t < last && (t > 0 || flight == 1 || run <= row)) put(to + t * pitch, a);
-            }
+        for (int row = next - 1; row >= run; --row) {
+            to -= pitch;
+            take(a, columns, row);
+            if (row < last) put(to, a);
         }
     }
 
@@ -228,15 +229,10 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
     __device__ void end_windows(const Columns& columns, Accumulator* to, int next, int end) const {
         Sums a = nothing();
 #pragma unroll 1
-        for (int row = next; row < end; row += flight) {
-            Taps tap[flight];
-            read_ahead(tap, columns, row);
-#pragma unroll
-            for (int t = 0; t < flight; ++t) {
-                to += pitch;
-                take(a, columns, row + t, tap[t]);
-                if (t == 0 || row + t < end) put(to, merge(get(to), a));
-            }
+        for (int row = next; row < end; ++row) {
+            to += pitch;
+            take(a, columns, row);
+            put(to, merge(get(to), a));
         }
     }
 
@@ -283,12 +279,28 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
         return Load == Vector ? Vector : least(behind(inner().out.divisor - left - seat.c), Vector);
     }
 
+    // A vector of results and those below it, from one row of the plane to another.
+    struct Results {
+        const Accumulator* from;
+        Out* to;
+        int row, end, many;  // of which so many are in the row
+
+        __device__ void step(int by) { ++row, from += pitch, to += by; }
+    };
+    __device__ Results results(Out* y) const {
+        const int row = top + seat.row;
+        return {reduced + seat.place + seat.row * pitch, y + position(seat.p), row, row + rows(), in_row()};
+    }
+
     __device__ void store_columns(const T*, Out* y, int again) {
-        if constexpr (Strided) store_strided(y, again);
-        else if (!taken()) return;
-        else if constexpr (Op::pairs && !Op::counts) store_twins(y);
-        else if (!Op::exact && again) store_all_again(y);
-        else store_one(y);
+        if constexpr (Strided) {
+            store_strided(y, again);
+        } else if (taken()) {
+            const Results at = results(y);
+            if constexpr (Op::pairs && !Op::counts) store_twins(at);
+            else if (!Op::exact && again) store_all_again(at);
+            else store_one(at);
+        }
     }
 
     // A window along one axis: taps that count and, of sums in words, those that were merged.
@@ -298,77 +310,74 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
     };
     __device__ static Extent extent(const Axis<int>& axis, int output, int slices = 1) {
         // Pinned: counting again at every use costs more.
-        const float counted = Op::counts ? pinned(float(slices * Base::counted(axis, output))) : 1;
+        if constexpr (!Op::counts) return {};
+        const float counted = pinned(float(slices * Base::counted(axis, output)));
         return {counted, Op::pairs ? most(Base::valid(axis, output), 0) : 0};
     }
 
-    __device__ void store_one(Out* y) {
+    __device__ void store_one(Results at) {
         const int plane = first_plane + seat.p, slices = Op::counts ? Base::counted_slices(plane) : 1;
-        const int many = in_row();
-        Extent along[Vector];
+        Extent along[many_columns];
 #pragma unroll
-        for (int v = 0; v < Vector; ++v) along[v] = extent(inner(), left + element(v).c, slices);
-        Accumulator* from = reduced + seat.place + seat.row * pitch;
-        Out* to = y + position(seat.p);
-        int row = top + seat.row;
-        const int end = row + rows(), twin_end = Op::pairs ? row + twin_rows() : 0;
-        const int twin = Op::pairs ? to_twin() : 0;
+        for (int v = 0; v < many_columns; ++v) along[v] = extent(inner(), left + element(v).c, slices);
+        const int twin_end = Op::pairs ? at.row + twin_rows() : 0, twin = Op::pairs ? to_twin() : 0;
 #pragma unroll 1
-        for (; row < end; ++row, from += pitch, to += row_step()) {
-            const Extent down = extent(outer(), row);
-            const Sums totals = get(from);
-            store_row(totals, 0, along, down, to, many);
+        for (; at.row < at.end; at.step(row_step())) {
+            const Extent down = extent(outer(), at.row);
+            const Sums totals = get(at.from);
+            store_row(totals, 0, along, down, at.to, at.many);
             if constexpr (Op::pairs) {
-                if (row >= twin_end) continue;
-                const Extent below = Folded ? extent(outer(), row + rows_apart()) : down;
-                store_row(totals, 1, along, below, to + twin, many);
+                if (at.row >= twin_end) continue;
+                const Extent below = Folded ? extent(outer(), at.row + rows_apart()) : down;
+                store_row(totals, 1, along, below, at.to + twin, at.many);
             }
         }
     }
     // Of one plane, whose partial results are so many halves up in their words.
-    __device__ void store_row(const Sums& totals, int half, const Extent (&along)[Vector], Extent down,
-                              Out* y, int many) {
+    __device__ void store_row(const Sums& totals, int half, const Extent (&along)[many_columns],
+                              Extent down, Out* y, int many) {
         Pack<Out, Vector> results;
 #pragma unroll
         for (int v = 0; v < Vector; ++v) {
             const Accumulator total = totals.element[v];
-            const Count count(along[v].counted * down.counted);
-            results.element[v] = finished(total, half, along[v].merged * down.merged, count);
+            results.element[v] = finished(total, half, along[least(v, many_columns - 1)], down);
             if (v < many) merged.watch(total);
         }
         store_parts(results, y, many);
     }
-    __device__ Out finished(Accumulator total, int half, int taps, Count count) const {
-        if constexpr (Op::pairs) return op.finish(op.apart(total, half, taps), count);
-        else return op.finish(total, count);
+    __device__ Out finished(Accumulator total, int half, const Extent& along, const Extent& down) const {
+        const auto divisor = count(along, down);
+        if constexpr (Op::pairs)
+            return op.finish(op.apart(total, half, along.merged * down.merged), divisor);
+        else
+            return op.finish(total, divisor);
     }
-
-    __device__ Count count(int plane, int row, int column) const {
-        if (!Op::counts) return Count(1);
-        const int along = Base::counted_slices(plane) * Base::counted(inner(), column);
-        return Count(float(along) * Base::counted(outer(), row));
+    __device__ static auto count(const Extent& along, const Extent& down) {
+        if constexpr (Op::counts) return Count(along.counted * down.counted);
+        else return 1;
     }
 
     // The results of sums that were made again, those that are certain now.
-    __device__ void store_all_again(Out* y) const {
-        const int many = in_row();
-        const Accumulator* from = reduced + seat.place + seat.row * pitch;
-        int n = position(seat.p), row = top + seat.row;
+    __device__ void store_all_again(Results at) const {
 #pragma unroll 1
-        for (const int end = row + rows(); row < end; ++row, from += pitch, n += row_step()) {
+        for (; at.row < at.end; at.step(row_step())) {
 #pragma unroll 1
-            for (int v = 0; v < many; ++v) {
-                const Member at = element(v);
-                const Accumulator sum = from[at.place - seat.place];
-                store_again(y[n + v], sum, first_plane + at.p, row, left + at.c);
+            for (int v = 0; v < at.many; ++v) {
+                const Member of = element(v);
+                const Accumulator sum = at.from[of.place - seat.place];
+                store_again(at.to[v], sum, first_plane + of.p, at.row, left + of.c);
             }
         }
     }
     __device__ void store_again(Out& to, Accumulator sum, int plane, int row, int column) const {
         if constexpr (!Op::exact) {
             const Accumulator limit = Base::limit(plane, row, column);
-            if (merged.replaces(to, sum, limit)) to = merged.restored(sum, count(plane, row, column));
+            if (merged.replaces(to, sum, limit))
+                to = merged.restored(sum, count(along(plane, column), extent(outer(), row)));
         }
+    }
+    __device__ Extent along(int plane, int column) const {
+        return extent(inner(), column, Base::counted_slices(plane));
     }
 
     // Results apart from each other in the tile, neighbouring ones of a row by neighbouring threads.
@@ -401,14 +410,13 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
             *to = Halves<T>::element(from, 0);
             if (has_twin) to[twin] = Halves<T>::element(from, 1);
         } else if constexpr (Op::pairs) {
-            const Count of = count(plane, row, column);
-            const int taps = extent(outer(), row).merged * extent(inner(), column).merged;
-            *to = finished(from, 0, taps, of);
-            if (has_twin) to[twin] = finished(from, 1, taps, of);
+            const Extent across = along(plane, column), down = extent(outer(), row);
+            *to = finished(from, 0, across, down);
+            if (has_twin) to[twin] = finished(from, 1, across, down);
         } else if (!Op::exact && pinned(again)) {
             store_again(*to, from, plane, row, column);
         } else {
-            *to = op.finish(from, count(plane, row, column));
+            *to = finished(from, 0, along(plane, column), extent(outer(), row));
             merged.watch(from);
         }
     }
@@ -442,15 +450,13 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
         }
     }
 
-    __device__ void store_twins(T* y) const {
-        const int end = rows(), twin_end = twin_rows(), many = in_row(), twin = to_twin();
-        T* to = y + position(seat.p);
-        Accumulator* from = reduced + seat.place + seat.row * pitch;
+    __device__ void store_twins(Results at) const {
+        const int twin_end = at.row + twin_rows(), twin = to_twin();
 #pragma unroll 1
-        for (int r = 0; r < end; ++r, from += pitch, to += row_step()) {
-            const Sums words = get(from);
-            store_halves(words, false, to, many);
-            if (r < twin_end) store_halves(words, true, to + twin, many);
+        for (; at.row < at.end; at.step(row_step())) {
+            const Sums words = get(at.from);
+            store_halves(words, false, at.to, at.many);
+            if (at.row < twin_end) store_halves(words, true, at.to + twin, at.many);
         }
     }
 };
@@ -459,12 +465,12 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Channels
 template <class Op> constexpr int blocks = unit<Op> == 2 && Op::powers > 0 ? 2 : 3;
 
 template <class Op, int Axes, int Width, int Lanes, int Vector, int Load, int Shift, bool Folded,
-          bool Strided, bool ChannelsLast>
+          bool Strided, Along Lies>
 __global__ void __launch_bounds__(256, blocks<Op>)
 separable_vectors(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
                   const __grid_constant__ Tiles tiles, const __grid_constant__ Window<Axes, int> w) {
-    static_assert(!(Strided && (ChannelsLast || Folded)),
+    static_assert(!(Strided && (Lies != one_row || Folded)),
                   "results that are apart are stored channels first, of whole planes");
-    Vectors<Op, Axes, Width, Lanes, Vector, Load, Shift, Folded, Strided, ChannelsLast> tile(w, tiles);
+    Vectors<Op, Axes, Width, Lanes, Vector, Load, Shift, Folded, Strided, Lies> tile(w, tiles);
     reduce_tile<Width>(tile, x, y);
 }

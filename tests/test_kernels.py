@@ -546,6 +546,26 @@ def test_words_hold_both_halves_of_a_plane(dtype):
             assert_configuration_right(configuration)
 
 
+def test_vectors_lie_along_the_channels_of_one_pixel_or_of_some():
+    """Channels that vectors divide or not, in one tile or several, of windows in the padding."""
+    random, found = np.random.default_rng(41), []
+    functions = [("max_pool", "float16"), ("max_pool", "float64")]
+    functions += [("average_pool", "float32"), ("lp_pool", "float32")]
+    for (function, dtype), channels in product(functions, (3, 4, 6, 72)):
+        kernel = random.integers((2, 2), (9, 12))
+        pads = [int(random.integers(k)) for k in (*kernel, *kernel)]
+        shape = (2, *random.integers(kernel, (30, 20)), channels)
+        x = random.standard_normal(shape) * random.choice([1e-3, 1, 1e3], shape)
+        x[random.random(shape) < 0.01] = random.choice([np.nan, np.inf, 0])
+        window = {"kernel_shape": tuple(map(int, kernel)), "pads": pads, "channels_last": True}
+        found.append(Configuration(Case(function, (x.astype(dtype),), window), "vectors"))
+    launches = compile_ahead(found)
+    along = Counter(launch.template[-1] for launch in launches)
+    assert set(along) == {"one_pixel", "some_pixels"}, along
+    for configuration in found:
+        assert_configuration_right(configuration)
+
+
 @pytest.mark.parametrize("kernel", ["rows", "vectors", "separable", "plane"])
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_the_greater_of_any_two_integers_wins(dtype, kernel):

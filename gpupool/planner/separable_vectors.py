@@ -38,21 +38,21 @@ MOST_INTEGER_TAPS = 2**15 - 1
 CHUNK = {4: 12, 8: 10}
 """Outputs of a row that one lane takes, by the bytes of a partial result."""
 
-SEAT, IDLE, RUN, READ, MERGE, LINE = 150, 90, 22, 15, 5, 75
+SEAT, IDLE, RUN, READ, MERGE, LINE = 200, 160, 6, 8, 5, 82
 """Instructions of a thread: where its columns are, or that it has none, a run, and of each row a
-vector that is read and a column that is merged; and of a lane for each row. Fitted to 450 tiles,
-whose counts all numbers here meet within 11 % (standard deviation), 4 % too high."""
+vector that is read and a column that is merged; and of a lane for each row. Fitted to 260 tiles;
+all numbers here meet the counts of 160 others within 10 % (standard deviation)."""
 
-WORD_MERGE, WORD_LINE = 2.5, 60
+WORD_MERGE, WORD_LINE = 3.3, 56
 """The same for maxima of 32 bits, which nothing widens or pairs."""
 
-DOUBLE_MERGE, DOUBLE_LINE = 14, 120
+DOUBLE_MERGE, DOUBLE_LINE = 12, 70
 """And for maxima of float64, which no instruction takes."""
 
-STORE, STORE_ROOTS = {"max": 0, "average": 28}, {1: 4, 2: 28, 3: 80}
+STORE, STORE_ROOTS = {"max": 5, "average": 16}, {1: 2, 2: 18, 3: 55}
 """The same for a vector of results, of norms by their exponent."""
 
-STORE_PAIRED = 100
+STORE_PAIRED = 73
 """The same for averages of bytes, two in a word."""
 
 RESULT = 14
@@ -61,11 +61,11 @@ RESULT = 14
 PART = 3
 """More for each further part of a vector that is read in parts, twice for words of two."""
 
-FOLDED = 3
+FOLDED = 7
 """More for each row of a vector and of its twin in the same plane, since either may be in the
-padding. The estimates of 69 tiles of single images are the counts, 6 % apart."""
+padding."""
 
-SCATTER, SCATTER_WORDS = 8, 14
+SCATTER, SCATTER_WORDS = 6, 13
 """More for each row of a vector of channels, whose elements are apart in shared memory, and where
 its words hold two."""
 
@@ -74,9 +74,10 @@ its words hold two."""
 class _Form:
     """What is compiled in: lanes that take a row, and columns that a thread takes.
 
-    It reads ``load`` of them at once. ``shift`` more columns are read in front of the first window,
-    so that they begin on a vector; a lane takes ``chunk`` outputs. Where ``paired``, words hold the
-    partial results of two planes or, ``folded``, of the upper and the lower half of one.
+    It reads ``load`` of them at once, which lie ``along`` a row or pixels. ``shift`` more columns
+    are read in front of the first window, so that they begin on a vector; a lane takes ``chunk``
+    outputs. Where ``paired``, words hold the partial results of two planes or, ``folded``, of the
+    upper and the lower half of one.
     """
 
     lanes: int
@@ -86,6 +87,7 @@ class _Form:
     chunk: int
     paired: bool
     folded: bool
+    along: str
 
     @property
     def pitch(self) -> int:
@@ -145,12 +147,19 @@ def _forms(problem: PoolProblem, geometry: Geometry, alignment: int) -> Iterator
     """Return the forms that serve, by rows of a warp and parts of one."""
     inner, size = geometry.dims[-1].axis, accumulator(problem).itemsize
     for vector, load in _vectors(problem, geometry, VECTOR_BYTES // size, alignment):
-        whole = problem.channels_last and problem.channels % vector == 0  # vectors of a pixel
-        shift = 0 if whole else -inner.pad_begin % vector
+        along = _along(problem, vector)
+        shift = 0 if along == "one_pixel" else -inner.pad_begin % vector
         for lanes, held in product((WARP, WARP // 2, WARP // 4), _held(problem, geometry)):
-            form = _Form(lanes, vector, load, shift, CHUNK[size], *held)
+            form = _Form(lanes, vector, load, shift, CHUNK[size], *held, along)
             if form.usable >= shift + inner.kernel - 1 + vector:
                 yield form
+
+
+def _along(problem: PoolProblem, vector: int) -> str:
+    """Return what a vector lies along: ``Along`` in kernels/separable_vectors.cu."""
+    if not problem.channels_last:
+        return "one_row"
+    return "some_pixels" if problem.channels % vector else "one_pixel"
 
 
 def _held(problem: PoolProblem, geometry: Geometry) -> Iterator[tuple[bool, bool]]:
@@ -242,7 +251,7 @@ def _of_planes(inner: Axis, form: _Form) -> Iterator[_Width]:
 def _of_channels(problem: PoolProblem, inner: Axis, form: _Form) -> Iterator[_Width]:
     """Return all channels of a pixel, or what a sector of memory holds, up to half halo."""
     vector, channels = form.vector, problem.channels
-    halo, whole = form.shift + inner.kernel - 1, channels % vector == 0
+    halo, whole = form.shift + inner.kernel - 1, form.along == "one_pixel"
     sector = SECTOR_BYTES // problem.dtype.itemsize
     planes = channels if channels <= sector else sector // vector * vector
     while whole and planes > vector and form.usable // planes < 2 * halo:
@@ -320,11 +329,11 @@ def _tiled_launch(problem: PoolProblem, geometry: Geometry, tiles: _Tiles) -> La
         of = f"Paired<{of}>"
     numbers = (len(geometry.dims), inner.kernel, form.lanes, form.vector, form.load, form.shift)
     struct = tiles.struct(geometry, tiles.seats, neighbours, share)
-    flags = map(boolean, (form.folded, strided(geometry), problem.channels_last))
+    flags = map(boolean, (form.folded, strided(geometry)))
     return Launch(
         "separable_vectors.cu",
         "separable_vectors",
-        (of, *map(str, numbers), *flags),
+        (of, *map(str, numbers), *flags, form.along),
         ("x", "y"),
         (struct, window_parameters(problem, geometry)),
         (prod(tiles.blocks(geometry)), 1),
