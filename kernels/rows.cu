@@ -18,7 +18,7 @@
 #include "window.cuh"
 
 struct Rows {
-    long long threads;
+    int threads;
     Divisor<int> vectors, groups, row_groups;  // channel vectors, column and row groups of a plane
     int pixel_step;                            // elements from one pixel to the next, in x and y
 };
@@ -150,12 +150,12 @@ struct Block {
         plane = n;
         long long offset = 0;
         if constexpr (Packed && Lanes == 1) {
-            int channel = split(n, w.channels);
+            unsigned channel = split(n, w.channels);
             offset = channel * w.channel_step;
             numbered = channel * w.index_channel_step;
         }
         numbered += n * w.index_batch_step;
-        offset += n * w.batch_step + (Packed ? group * Outputs * S * Lanes
+        offset += static_cast<unsigned>(n) * w.batch_step + (Packed ? group * Outputs * S * Lanes
                                              : vector * Lanes + first_pixel() * grid.pixel_step);
         x = pinned(input + offset);
     }
@@ -255,17 +255,18 @@ struct Block {
     // Hands the input rows of slice t of the window to every output row above them.
     template <class Seen> __device__ void load_slice(Seen& found, Parts from, int t) const {
         constexpr int rows = (Height - 1) * SR + KR;
+        Line lines[rows];
         int row = first_row();
-        if constexpr (steps && !nearest) from.body += row * outer().step;
+        if constexpr (steps && !nearest) from.body = pinned(from.body + row * outer().step);
 #pragma unroll
         for (int i = 0; i < rows; ++i, ++row) {
-            Line line;
             Parts at = from;
             if constexpr (nearest) at = from.at(most(least(row, outer().size - 1), 0) * outer().step);
-            load_line(line, at, !steps || nearest || within(row, outer().size));
-            if constexpr (steps && !nearest) from.body += outer().step;
-            take(found, line, t, i);
+            load_line(lines[i], at, !steps || nearest || within(row, outer().size));
+            if constexpr (steps && !nearest) from.body = pinned(from.body + outer().step);
+            if constexpr (Together == 1) take(found, lines[i], t, i);
         }
+        if constexpr (Together > 1) take_together(found, lines);
     }
 
     template <class Seen> __device__ void load(Seen& found) const {
@@ -288,12 +289,10 @@ struct Block {
         return kernel > stride + 1 ? least(outputs, 2) : 1;
     }
 
-    // What was found of rows of outputs, merged downwards. Of rows together, each has the lines above
-    // the next one's, then all below them down to the end of the first window; what lies behind that is
-    // merged once for all.
-    static constexpr int Together = Axes == 2 ? together(KR, SR, Height) : 1, behind = Height;
+    // What was found of rows of outputs, merged downwards.
+    static constexpr int Together = Axes == 2 && !Op::indices ? together(KR, SR, Height) : 1;
     struct Columns {
-        Line row[Height + 1];
+        Line row[Height];
     };
     __device__ void start(Columns& columns) const {
         if constexpr (Axes > 2) {
@@ -302,10 +301,6 @@ struct Block {
         }
     }
     __device__ void take(Columns& columns, const Line& line, int, int i) const {
-        if constexpr (Together == 1) take_alone(columns, line, i);
-        else take_together(columns.row, line, i);
-    }
-    __device__ void take_alone(Columns& columns, const Line& line, int i) const {
 #pragma unroll
         for (int r = 0; r < Height; ++r) {
             const int tap = i - r * SR;
@@ -314,21 +309,40 @@ struct Block {
             else columns.row[r].merge(merged, line);
         }
     }
-    __device__ void take_together(Line (&row)[Height + 1], const Line& line, int i) const {
+    __device__ void take_together(Columns& columns, const Line* lines) const {
+        constexpr int rest = Height % Together, last = Height - rest;
 #pragma unroll
-        for (int first = 0; first < Height; first += Together) {
-            const int last = least(first + Together, Height) - 1, tap = i - first * SR, beyond = tap - KR;
-            if (tap < 0 || beyond >= (last - first) * SR) continue;
-            const int into = beyond < 0 ? least(first + tap / SR, last) : behind;
-            const bool begins = beyond < 0 ? i == into * SR : beyond == 0;
-            if (begins) row[into] = line;
-            else row[into].merge(merged, line);
-            if (beyond == -1) {
+        for (int r = 0; r < last; r += Together) merge_rows<Together>(lines + r * SR, columns.row + r);
+        if constexpr (rest > 0) merge_rows<rest>(lines + last * SR, columns.row + last);
+    }
+    // So many neighbours: each has the lines above the next one's, then all below them down to the end
+    // of the first window; what lies behind that is merged once for all. Cell by cell and with their
+    // number known, so that loops have constant ends: others cost the compiler more time.
+    template <int Many> __device__ void merge_rows(const Line* lines, Line* row) const {
 #pragma unroll
-                for (int r = last - 1; r >= first; --r) row[r].merge(merged, row[r + 1]);
+        for (int c = 0; c < Line::cells; ++c) {
+            auto line = [&](int i) { return lines[i].cell[c]; };
+            auto sum = line((Many - 1) * SR);
+#pragma unroll
+            for (int i = (Many - 1) * SR + 1; i < KR; ++i) sum = merged.merge(sum, line(i));
+            row[Many - 1].cell[c] = sum;
+#pragma unroll
+            for (int r = Many - 2; r >= 0; --r) {
+                auto above = line(r * SR);
+#pragma unroll
+                for (int i = 1; i < SR; ++i) above = merged.merge(above, line(r * SR + i));
+                row[r].cell[c] = sum = merged.merge(above, sum);
             }
-            if (beyond >= 0 && (beyond + 1) % SR == 0)
-                row[first + (beyond + 1) / SR].merge(merged, row[behind]);
+            if constexpr (Many > 1) {
+                auto behind = line(KR);
+#pragma unroll
+                for (int r = 1; r < Many; ++r) {
+#pragma unroll
+                    for (int i = r == 1 ? 1 : 0; i < SR; ++i)
+                        behind = merged.merge(behind, line(KR + (r - 1) * SR + i));
+                    row[r].cell[c] = merged.merge(row[r].cell[c], behind);
+                }
+            }
         }
     }
 
@@ -474,11 +488,12 @@ struct Block {
         return p * Lanes + b % Lanes;
     }
 
-    // Taps first .. last of output element b.
+    // Taps first .. last of output element b, where cells are elements.
     __device__ Accumulator reduce(const Line& columns, int b, int first, int last) const {
-        Accumulator a = columns.at(under(b, first));
+        const int from = pixel(b, 0) * Lanes + b % Lanes;
+        Accumulator a = columns.cell[from + first * Lanes];
 #pragma unroll
-        for (int j = first + 1; j <= last; ++j) a = op.merge(a, columns.at(under(b, j)));
+        for (int j = first + 1; j <= last; ++j) a = op.merge(a, columns.cell[from + j * Lanes]);
         return a;
     }
 
@@ -532,9 +547,13 @@ struct Block {
         const int end = trails(output) ? least(inner().count_end - start, K) : K;
         return most(end - first, 1);
     }
-    __device__ static auto divisor(int above, int along) {
-        if constexpr (Partial == nowhere) return Exactly<taps>();
-        else return share_table<taps / K, K>.of[above][along];
+    // What the averages of a row are divided by, by the taps that count along it.
+    struct Whole {
+        __device__ auto operator[](int) const { return Exactly<taps>(); }
+    };
+    __device__ static auto divisors(int above) {
+        if constexpr (Partial == nowhere) return Whole();
+        else return +share_table<taps / K, K>.of[above];
     }
 
     __device__ int row_number(int r) const {
@@ -554,9 +573,8 @@ struct Block {
     }
 
     // Stores one row of the block: write(at, b) takes `width` elements from b on.
-    template <class Write> __device__ void write_row(int r, Out* y, Write write) const {
+    template <class Write> __device__ void write_row(Out* to, Write write) const {
         int left = (outputs() - group * Outputs) * Lanes;
-        Out* to = y + place(r, 0);
 #pragma unroll
         for (int b = 0; b < Outputs * Lanes; b += width) {
             if (Over == anywhere && b > 0 && b >= left) return;
@@ -579,10 +597,10 @@ struct Block {
         }
     };
 
-    __device__ void write_pairs(const Line& columns, int r, Out* y) const {
+    __device__ void write_pairs(const Line& columns, Out* to) const {
         unsigned pair = 0;
         const Reduced reduced(*this, columns);
-        write_row(r, y, [&](Out* at, int b) {
+        write_row(to, [&](Out* at, int b) {
             if constexpr (width == 1) {
                 if (b % 2 == 0) pair = reduced(b);
                 *at = Halves<T>::element(pair, b % 2);
@@ -601,7 +619,6 @@ struct Block {
 
     // Outputs along a row together, as rows of outputs are down the columns.
     static constexpr int Along = Row ? 1 : together(K, S, Outputs);
-    __device__ static int rank(int b) { return b / Lanes % Along; }
 
     __device__ void reduce_row(const Line& columns, Sums& sums) const {
         if constexpr (pairs) reduce_row_in_pairs(columns, sums);
@@ -617,22 +634,37 @@ struct Block {
         }
     }
     __device__ void reduce_row_alone(const Line& columns, Sums& sums) const {
+        if constexpr (Along == 1) {
 #pragma unroll
-        for (int b = Outputs * Lanes - 1; b >= 0; --b) {
-            const bool last = rank(b) == Along - 1 || b / Lanes == Outputs - 1;
-            if (last) sums.a[b] = reduce(columns, b, first_tap(b), last_tap(b) - rank(b) * S);
-            else sums.a[b] = op.merge(reduce(columns, b, 0, S - 1), sums.a[b + Lanes]);
+            for (int b = 0; b < Outputs * Lanes; ++b)
+                sums.a[b] = reduce(columns, b, first_tap(b), last_tap(b));
+        } else {
+            constexpr int rest = Outputs % Along;
+#pragma unroll
+            for (int first = 0; first < Outputs - rest; first += Along)
+                reduce_together<Along>(columns, sums, first);
+            if constexpr (rest > 0) reduce_together<rest>(columns, sums, Outputs - rest);
         }
-        if constexpr (Along > 1) reduce_tail(columns, sums);
     }
-    __device__ void reduce_tail(const Line& columns, Sums& sums) const {
-        Accumulator tail[Lanes];
+    // So many neighbours, as merge_rows takes them.
+    template <int Many>
+    __device__ void reduce_together(const Line& columns, Sums& sums, int first) const {
 #pragma unroll
-        for (int b = 0; b < Outputs * Lanes; ++b) {
-            if (rank(b) == 0) continue;
-            const Accumulator next = reduce(columns, b, K - S, K - 1);
-            tail[b % Lanes] = rank(b) == 1 ? next : op.merge(tail[b % Lanes], next);
-            sums.a[b] = op.merge(sums.a[b], tail[b % Lanes]);
+        for (int lane = 0; lane < Lanes; ++lane) {
+            const int b = first * Lanes + lane;
+            Accumulator* a = sums.a + b;
+            Accumulator sum = reduce(columns, b, (Many - 1) * S, K - 1);
+            a[(Many - 1) * Lanes] = sum;
+#pragma unroll
+            for (int i = Many - 2; i >= 0; --i)
+                a[i * Lanes] = sum = op.merge(reduce(columns, b, i * S, i * S + S - 1), sum);
+            Accumulator behind = sum;
+#pragma unroll
+            for (int i = 1; i < Many; ++i) {
+                const Accumulator next = reduce(columns, b, K + (i - 1) * S, K + i * S - 1);
+                behind = i == 1 ? next : op.merge(behind, next);
+                a[i * Lanes] = op.merge(a[i * Lanes], behind);
+            }
         }
     }
 
@@ -655,8 +687,8 @@ struct Block {
 
     // Results are finish(a, output).
     template <class Finish>
-    __device__ void write_sums(const Sums& sums, int r, Out* y, Finish finish) const {
-        write_row(r, y, [&](Out* at, int b) {
+    __device__ void write_sums(const Sums& sums, Out* to, Finish finish) const {
+        write_row(to, [&](Out* at, int b) {
             Pack<Out, width> pack;
 #pragma unroll
             for (int i = 0; i < width; ++i) pack.element[i] = finish(sums.a[b + i], (b + i) / Lanes);
@@ -665,10 +697,13 @@ struct Block {
     }
 
     __device__ void write(const Columns& columns, Out* y) const {
+        Out* to = y + place(0, 0);
+        const int pitch = outputs() * (Packed ? Lanes : grid.pixel_step);
         if constexpr (pairs && !paired_sums) {
+            // Of whole rows ptxas spills a few registers where one pointer goes from row to row.
 #pragma unroll
-            for (int r = 0; r < Height; ++r)
-                if (row_exists(r)) write_pairs(columns.row[r], r, y);
+            for (int r = 0; r < Height && row_exists(r); ++r, to += pitch)
+                write_pairs(columns.row[r], Row ? y + place(r, 0) : to);
         } else {
             Sums sums[Height];
 #pragma unroll
@@ -679,12 +714,11 @@ struct Block {
 #pragma unroll
             for (int i = 0; i < Outputs; ++i) along[i] = counted_along(i);
 #pragma unroll
-            for (int r = 0; r < Height; ++r) {
-                const int above = counted_above(r);
-                if (row_exists(r))
-                    write_sums(sums[r], r, y, [&](Accumulator a, int output) {
-                        return op.finish(a, divisor(above, along[output]));
-                    });
+            for (int r = 0; r < Height && row_exists(r); ++r, to += pitch) {
+                const auto divisor = divisors(counted_above(r));
+                write_sums(sums[r], to, [&](Accumulator a, int output) {
+                    return op.finish(a, divisor[along[output]]);
+                });
             }
             if constexpr (!Op::exact)
                 if (again) redo(y, again);
@@ -725,7 +759,7 @@ struct Block {
             const bool exists = Inside || (row_exists(r) && b < left);
             if (again % 2 == 0 || !exists) continue;
             const Again traverse{*this, r, output, lane};
-            const auto count = divisor(counted_above(r), counted_along(output));
+            const auto count = divisors(counted_above(r))[counted_along(output)];
             y[place(r, output) + lane] = op.careful(traverse, count);
         }
     }

@@ -108,7 +108,7 @@ def rows_dtype() -> np.dtype[Any]:
     """Return the NumPy mirror of ``Rows`` in kernels/rows.cu."""
     names = ("vectors", "groups", "row_groups")
     divisors = [(name, divisor_dtype("int")) for name in names]
-    return np.dtype([("threads", "i8"), *divisors, ("pixel_step", "i4")], align=True)
+    return np.dtype([("threads", "i4"), *divisors, ("pixel_step", "i4")], align=True)
 
 
 def launch(problem: PoolProblem, geometry: Geometry, tile: Tile) -> Launch:
