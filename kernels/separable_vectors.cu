@@ -138,6 +138,10 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Lies != 
     __device__ int planes_apart() const { return Folded ? 0 : tiles.planes; }
     __device__ int rows_apart() const { return Folded ? tiles.covered : 0; }
 
+    // Whether what is not there is read as padding: where a branch around the loads would cost more, and
+    // Folded, since either half may be in the padding.
+    static constexpr bool padded = Folded || Load < Vector || bytes <= 4;
+
     // Columns of the input and, where words hold two, those of their twins. The tile begins in row
     // `top`, in the padding or not.
     struct Columns {
@@ -146,9 +150,9 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Lies != 
         int remaining;  // in the row, from the first of them on
         int apart;      // rows
 
-        // Folded, either half may be in the padding, and each load asks for its own.
-        __device__ bool has(int row) const { return Folded || within(row, rows); }
-        __device__ int remaining_in(int row) const { return Folded && !within(row, rows) ? 0 : remaining; }
+        __device__ bool has(int row) const { return within(row, rows); }
+        // Also of rows that are not there: the plan has proved that int holds it.
+        __device__ int offset(int row) const { return row * step; }
     };
 
     // Where the input has none of them it has no row of them.
@@ -167,29 +171,27 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Lies != 
 
     // Reads a vector of a row with so many elements remaining, whole parts, and padding behind them.
     // A whole vector is all in the row, unless the row is not there.
-    __device__ Elements load(const T* from, int remaining) const {
+    __device__ Elements load(const T* from, bool there, int remaining) const {
         Elements elements;
 #pragma unroll
         for (int v = 0; v < Vector; v += Load) {
             unsigned(&word)[words] = elements.part[v / Load];
-            if constexpr (Load == Vector && !Folded) {
+            if constexpr (!padded) {
                 load_words<bytes>(from, word);
             } else {
 #pragma unroll
                 for (int i = 0; i < words; ++i) word[i] = repeated(op.padding(), i);
-                load_words_where<bytes>(v < remaining, from + v, word);
+                load_words_where<bytes>(there && (Load == Vector || v < remaining), from + v, word);
             }
         }
         return elements;
     }
-    __device__ Taps read(const Columns& columns, int row, int slice = 0) const {
-        // It may wrap where no row is.
-        const int offset = static_cast<unsigned>(row) * columns.step;
-        const Elements own = load(columns.from.at(slice) + offset, columns.remaining_in(row));
+    __device__ Taps read(const Columns& columns, int row, int offset, int slice = 0) const {
+        const Elements own = load(columns.from.at(slice) + offset, columns.has(row), columns.remaining);
         Taps taps;
         if constexpr (Op::pairs) {
-            const int remaining = columns.remaining_in(row + columns.apart);
-            const Elements twin = load(columns.twin.at(slice) + offset, remaining);
+            const bool there = columns.has(row + columns.apart);
+            const Elements twin = load(columns.twin.at(slice) + offset, there, columns.remaining);
 #pragma unroll
             for (int v = 0; v < Vector; ++v)
                 taps.element[v] = Halves<T>::beside(own.part[v / Load], twin.part[v / Load], v % Load);
@@ -200,15 +202,15 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Lies != 
         return taps;
     }
 
-    // Merges what columns have in a row.
-    __device__ void take(Sums& a, const Columns& columns, int row) const {
-        if (!columns.has(row)) return;
+    // Merges what columns have in a row, which is so far from the first.
+    __device__ void take(Sums& a, const Columns& columns, int row, int offset) const {
+        if (!padded && !columns.has(row)) return;
         if constexpr (Axes == 2) {
-            accumulate(a, read(columns, row));
+            accumulate(a, read(columns, row, offset));
         } else {
             const int other = Op::pairs ? columns.twin.count : 0, slices = most(columns.from.count, other);
 #pragma unroll 1
-            for (int s = 0; s < slices; ++s) accumulate(a, read(columns, row, s));
+            for (int s = 0; s < slices; ++s) accumulate(a, read(columns, row, offset, s));
         }
     }
 
@@ -218,9 +220,9 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Lies != 
         Sums a = nothing();
         to += (next - run) * pitch;
 #pragma unroll 1
-        for (int row = next - 1; row >= run; --row) {
+        for (int row = next - 1, offset = columns.offset(row); row >= run; --row, offset -= columns.step) {
             to -= pitch;
-            take(a, columns, row);
+            take(a, columns, row, offset);
             if (row < last) put(to, a);
         }
     }
@@ -229,9 +231,9 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Lies != 
     __device__ void end_windows(const Columns& columns, Accumulator* to, int next, int end) const {
         Sums a = nothing();
 #pragma unroll 1
-        for (int row = next; row < end; ++row) {
+        for (int row = next, offset = columns.offset(row); row < end; ++row, offset += columns.step) {
             to += pitch;
-            take(a, columns, row);
+            take(a, columns, row, offset);
             put(to, merge(get(to), a));
         }
     }

@@ -30,6 +30,7 @@ from gpupool.planner.parameters import (
 from gpupool.planner.separable import SECTOR_BYTES, Tiles, all_planes, served, slices, strided
 from gpupool.planner.specialised import admit, compiles_in
 from gpupool.problem import PoolProblem
+from gpupool.validate import INT32_MAX
 from gpupool.window import Axis
 
 MOST_INTEGER_TAPS = 2**15 - 1
@@ -37,6 +38,9 @@ MOST_INTEGER_TAPS = 2**15 - 1
 
 CHUNK = {4: 12, 8: 10}
 """Outputs of a row that one lane takes, by the bytes of a partial result."""
+
+MOST_ROWS = SHARED_BYTES // (WARP // 4 * CHUNK[4] * 4)
+"""Rows of a tile at most: the columns that a quarter of a warp takes are the fewest."""
 
 SEAT, IDLE, RUN, READ, MERGE, LINE = 200, 160, 6, 8, 5, 82
 """Instructions of a thread: where its columns are, or that it has none, a run, and of each row a
@@ -138,7 +142,15 @@ def launch(
 
 
 def _serves(problem: PoolProblem, geometry: Geometry) -> bool:
-    """Whether no tap is a pow, and float32 tells which integer is nearest."""
+    """Whether no tap is a pow, float32 tells which integer is nearest, and 32 bits tell all rows.
+
+    A tile walks on to the end of the runs that begin in it, behind the input, too.
+    """
+    outer = geometry.dims[-2]
+    rows = outer.axis.pad_begin + outer.axis.size + outer.axis.pad_end
+    behind = 2 * outer.axis.kernel + MOST_ROWS
+    if (rows + behind) * abs(outer.step) > INT32_MAX:
+        return False
     integers = problem.reduction == "average" and not problem.out_dtype.is_float
     return not by_powers(problem) and not (integers and geometry.taps > MOST_INTEGER_TAPS)
 
