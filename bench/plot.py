@@ -113,7 +113,7 @@ def _meet(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
 
 
 def _static(rows: Sequence[dict[str, Any]], roof: Any, bars: Any) -> None:
-    from .static import BUDGET
+    from gpupool.planner.launches import BUDGET
 
     points = [
         (r["id"], r["issued"] * r["outputs"] / r["least_bytes"], r["predicted"]) for r in rows

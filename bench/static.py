@@ -15,6 +15,7 @@ from gpupool import jit
 from gpupool.device import compiler_reason
 from gpupool.errors import GpupoolError
 from gpupool.planner import THREADS, Launch, Plan, plan
+from gpupool.planner.launches import BUDGET
 from gpupool.problem import PoolProblem
 
 from . import issue, sass
@@ -22,9 +23,6 @@ from .cases import Case
 from .table import number
 
 ARCHITECTURE = 90
-
-BUDGET = 7.8
-"""Thread-instructions that an H200 issues in the time it copies one byte (33.4e12 / 4.3e12)."""
 
 LEAST = 0.95
 """The sample must load so much of the input and store so much of the outputs to be believed."""

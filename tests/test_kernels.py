@@ -40,7 +40,7 @@ from tests.strategies import Case
 from tests.test_oracle import assert_right
 from tests.tolerance import assert_bitwise, bits
 
-NO_BOUND = {"TILE_CODE": 10**9, "MOST_CODE": 10**9}
+NO_BOUND = {"SHORT_CODE": 10**9, "MOST_CODE": 10**9}
 KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     "auto": ("auto", {}),
     "window": ("window", {}),

@@ -597,6 +597,35 @@ def test_windows_of_three_axes_are_walked_slice_by_slice() -> None:
     assert chosen("lp", "float32", volumes, 5, 1, p=2.5) == "window"  # every tap is a pow
 
 
+def test_a_short_kernel_does_where_memory_is_the_limit() -> None:
+    """A longer one, which takes fewer instructions, where they are what limits."""
+
+    def tile(dtype: str, stride: int) -> tuple[float, bool]:
+        pads, shape = 1, (32, 64, 112, 112)
+        problem = resolve("average", shape, dtype, kernel_shape=3, strides=stride, pads=pads)
+        geometry = Geometry.of(problem, contiguous(problem.shape))
+        found = rows.cheapest(problem, geometry, 16)
+        assert found is not None
+        code = tile_cost.Estimate.of(problem, geometry, found).code
+        return code, rows.leaves_memory_the_limit(problem, geometry, found)
+
+    for dtype, stride in (("float32", 2), ("float32", 1), ("float16", 1)):
+        code, enough = tile(dtype, stride)
+        assert enough, (dtype, stride)
+        assert code <= rows.SHORT_CODE, (dtype, stride)
+    code, enough = tile("uint8", 1)
+    assert not enough
+    assert rows.SHORT_CODE < code <= rows.MOST_CODE
+
+
+def test_planes_whose_rows_behind_the_end_overflow_take_no_vectors() -> None:
+    def kernel(rows: int) -> str:
+        return plan(resolve("max", (1, 1, rows, 46336), "float32", kernel_shape=31)).kernel
+
+    assert kernel(46000) == "separable_vectors"
+    assert kernel(46336 - 62) == "separable"  # of 31 rows twice and a tile's none are left
+
+
 def test_windows_that_overlap_are_shared_only_where_that_costs_less() -> None:
     large, few = (4, 32, 512, 512), (1, 4, 128, 128)
     assert chosen("max", "float16", large, 16, 8) == "rows"

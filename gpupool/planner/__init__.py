@@ -71,7 +71,8 @@ def plan(
     tile = _rows_tile(problem, geometry, alignment, kernel)
     most = _sliding_cost(problem, geometry, tile) if kernel == "auto" else inf
     shared = kernel == "auto" and plane.serves(problem, geometry, alignment, most)
-    if kernel in ("auto", "separable_vectors", "separable"):
+    suffices = tile is not None and rows.leaves_memory_the_limit(problem, geometry, tile)
+    if kernel in ("separable_vectors", "separable") or (kernel == "auto" and not suffices):
         most = min(most, plane.cost(geometry)) if shared else most
         launch = None
         if kernel != "separable":

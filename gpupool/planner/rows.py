@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from math import inf, prod
+from math import prod
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 from gpupool.planner.geometry import Dim, Geometry
-from gpupool.planner.launches import VECTOR_BYTES, Launch
+from gpupool.planner.launches import BUDGET, VECTOR_BYTES, Launch
 from gpupool.planner.parameters import (
     boolean,
     by_powers,
@@ -27,9 +27,12 @@ from gpupool.problem import PoolProblem
 from gpupool.validate import INT32_MAX
 from gpupool.window import Axis
 
-TILE_CODE, MOST_CODE = 460, 475
-"""Instructions of a kernel of rows.cu: up to the first it compiles within 100 ms on a server
-that nothing disturbs, up to the second in about as much."""
+SHORT_CODE, MOST_CODE = 475, 640
+"""Instructions of a kernel of rows.cu: up to the first it compiles within 100 ms even on a server
+that others use, up to the second in about as much on one that nothing disturbs."""
+
+ENOUGH = 0.6
+"""The part of the time that memory takes: instructions that issue within it limit nothing."""
 
 NARROW = 0.1
 """A power of the ratio of the widest vector to a narrower one: 7 % for one of half."""
@@ -39,7 +42,10 @@ TILE_ROW = 28
 
 
 def cheapest(problem: PoolProblem, geometry: Geometry, alignment: int) -> Tile | None:
-    """Return the tile with the fewest instructions, or None where rows.cu does not apply."""
+    """Return the tile with the fewest instructions, or None where rows.cu does not apply.
+
+    A short kernel does where its instructions leave memory the limit.
+    """
     dims, inner = geometry.dims, geometry.dims[-1]
     if len(dims) > 3 or inner.axis.pad_begin >= inner.axis.kernel:
         return None
@@ -57,20 +63,34 @@ def cheapest(problem: PoolProblem, geometry: Geometry, alignment: int) -> Tile |
         for rows in _row_counts(dims)
         if (tile := Tile.of(problem, geometry, alignment, outputs, row, rows, lanes, packed))
     )
-    weighed = ((_weighed_cost(problem, geometry, tile), tile) for tile in tiles)
-    cost, tile = min(weighed, key=itemgetter(0), default=(inf, None))
-    return tile if cost < inf else None
+    estimates = [(tile, Estimate.of(problem, geometry, tile)) for tile in tiles]
+    short = _fewest(problem, estimates, SHORT_CODE)
+    if short is not None and leaves_memory_the_limit(problem, geometry, short):
+        return short
+    return _fewest(problem, estimates, MOST_CODE)
 
 
-def _weighed_cost(problem: PoolProblem, geometry: Geometry, tile: Tile) -> float:
-    """Return the cost, raised for a longer compilation, up to infinity, and narrower vectors."""
-    estimate = Estimate.of(problem, geometry, tile)
-    if estimate.code > MOST_CODE:
-        return inf
-    longer = max(1.0, estimate.code / TILE_CODE)
-    widths = tile.load * problem.dtype.itemsize, tile.store * problem.out_dtype.itemsize
-    narrower = prod(VECTOR_BYTES / min(VECTOR_BYTES, width) for width in widths)
-    return estimate.total * longer**5 * narrower**NARROW
+def leaves_memory_the_limit(problem: PoolProblem, geometry: Geometry, tile: Tile) -> bool:
+    """Whether a tile issues its instructions well within the time that memory takes."""
+    axes = [dim.axis for dim in geometry.dims]
+    read = prod(min(a.size, (a.out - 1) * min(a.stride, a.kernel) + a.kernel) for a in axes)
+    moved = geometry.planes * read * problem.dtype.itemsize
+    moved += sum(output.nbytes for output in problem.outputs)
+    return Estimate.of(problem, geometry, tile).total <= ENOUGH * BUDGET * moved
+
+
+def _fewest(
+    problem: PoolProblem, estimates: list[tuple[Tile, Estimate]], most_code: int
+) -> Tile | None:
+    """Return the tile with the fewest instructions, of narrow vectors more, whose code is short."""
+
+    def weighed(tile: Tile, estimate: Estimate) -> float:
+        widths = tile.load * problem.dtype.itemsize, tile.store * problem.out_dtype.itemsize
+        narrower = prod(VECTOR_BYTES / min(VECTOR_BYTES, width) for width in widths)
+        return estimate.total * narrower**NARROW
+
+    costs = [(weighed(*one), one[0]) for one in estimates if one[1].code <= most_code]
+    return min(costs, key=itemgetter(0), default=(0.0, None))[1]
 
 
 def _pieces(inner: Axis, packed: bool) -> list[tuple[int, int]]:

@@ -1,8 +1,8 @@
 """What a tile of rows.cu costs: how often it does what, times the instructions that takes.
 
 The numbers are fitted to counts of sm_90 machine code over 520 random tiles, of which they meet two
-thirds within a tenth, and to the time that NVRTC took for 55 others, from which the compilation's
-differ by a twentieth (standard deviation).
+thirds within a tenth, and to the time that NVRTC took for 55 others, which they meet within a
+twentieth (standard deviation).
 """
 
 from __future__ import annotations
