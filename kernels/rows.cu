@@ -257,13 +257,15 @@ struct Block {
         constexpr int rows = (Height - 1) * SR + KR;
         Line lines[rows];
         int row = first_row();
-        if constexpr (steps && !nearest) from.body = pinned(from.body + row * outer().step);
+        // Pinned: all addresses would be made anew. Of three axes ptxas spills for it on some cards.
+        auto next = [](const T* body) { return Axes < 3 ? pinned(body) : body; };
+        if constexpr (steps && !nearest) from.body = next(from.body + row * outer().step);
 #pragma unroll
         for (int i = 0; i < rows; ++i, ++row) {
             Parts at = from;
             if constexpr (nearest) at = from.at(most(least(row, outer().size - 1), 0) * outer().step);
             load_line(lines[i], at, !steps || nearest || within(row, outer().size));
-            if constexpr (steps && !nearest) from.body = pinned(from.body + outer().step);
+            if constexpr (steps && !nearest) from.body = next(from.body + outer().step);
             if constexpr (Together == 1) take(found, lines[i], t, i);
         }
         if constexpr (Together > 1) take_together(found, lines);
