@@ -368,8 +368,8 @@ BUGS = {
         pool(1, 1, 9, 12, pads=1), "vectors",
     ),
     "rows of vectors past the plane": Planted(
-        "separable_vectors.cu", "return Folded || within(row, rows);", "return row < rows;",
-        OUTSIDE, pool(1, 1, 9, 12, pads=1), "vectors",
+        "separable_vectors.cu", "return within(row, rows);", "return row < rows;", OUTSIDE,
+        pool(1, 1, 9, 12, pads=1), "vectors",
     ),
     "lanes that take rows past the tile": Planted(
         "separable.cuh", "(together > 1 ? least(mine, last) : row)", "mine",
@@ -389,8 +389,8 @@ BUGS = {
         pool(1, 1, 5, 9, 12, pads=1), "vectors",
     ),
     "taps past an odd row": Planted(
-        "separable_vectors.cu", "load_words_where<bytes>(v < remaining, from + v, word);",
-        "load_words<bytes>(from + v, word);", OUTSIDE, pool(1, 1, 9, 13, pads=1), "vectors",
+        "separable_vectors.cu", "there && (Load == Vector || v < remaining)", "there", OUTSIDE,
+        pool(1, 1, 9, 13, pads=1), "vectors",
     ),
     "results past an odd row": Planted(
         "separable_vectors.cu", "if (v < many) *reinterpret_cast", "*reinterpret_cast",
@@ -401,11 +401,11 @@ BUGS = {
         maxima_in_words, "vectors",
     ),
     "sums of a plane that is not there": Planted(
-        "separable_vectors.cu", "if (row >= twin_end) continue;", "if (!Op::pairs) continue;",
+        "separable_vectors.cu", "if (at.row >= twin_end) continue;", "if (!Op::pairs) continue;",
         OUTSIDE, sums_in_words, "vectors",
     ),
     "results below the lower half of a plane": Planted(
-        "separable_vectors.cu", "if (r < twin_end) store_halves", "store_halves",
+        "separable_vectors.cu", "if (at.row < twin_end) store_halves", "store_halves",
         OUTSIDE, maxima_of_both_halves, "vectors",
     ),
     "results of the lower half by the upper one": Planted(
@@ -414,11 +414,11 @@ BUGS = {
         "vectors in parts",
     ),
     "rows above the upper half of a plane": Planted(
-        "separable_vectors.cu", "Folded && !within(row, rows) ? 0 : remaining", "remaining",
-        OUTSIDE, maxima_of_both_halves, "vectors",
+        "separable_vectors.cu", "offset, columns.has(row), ", "offset, true, ", OUTSIDE,
+        maxima_of_both_halves, "vectors",
     ),
     "results again past an odd row": Planted(
-        "separable_vectors.cu", "v < many; ++v", "v < Vector; ++v", RACE + "global memory",
+        "separable_vectors.cu", "v < at.many; ++v", "v < Vector; ++v", RACE + "global memory",
         great_average, "vectors",
     ),
     "a maximum that is not atomic": Planted(
