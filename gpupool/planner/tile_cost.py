@@ -26,8 +26,8 @@ LINE, LOAD, FAR_LOAD, CONVERT, UNPACK = 2.7, 2.0, 3.2, 0.9, 0.6
 or in a pair."""
 
 INSIDE = 0.7
-"""Less of each row and load where no tile lies over an edge and no word takes a pair, a constant
-away from one address, and of maxima of whole rows, which read no padding."""
+"""Less of each row and load where no tile lies over an edge and no word takes a pair: a constant
+away from one address."""
 
 FILL, WHOLE_FILL = 1.6, 0.7
 """Of each word that a load may leave out, alone or with the rest of a whole row; maxima read
@@ -187,7 +187,7 @@ def _read(problem: PoolProblem, tile: Tile, line: Line) -> float:
     else:
         lift += CONVERT if problem.dtype.itemsize < 4 else 0.0
     load, each_line = LOAD if tile.packed else FAR_LOAD, LINE
-    if (tile.over == "nowhere" and not tile.pairs) or (tile.row and problem.reduction == "max"):
+    if tile.over == "nowhere" and not tile.pairs:
         load, each_line = load - INSIDE, each_line - INSIDE
     clamped = CLAMP[problem.dtype.itemsize] if tile.over == "at_ends" else 0.0
     fill = _fill(problem, tile) * line.words
