@@ -311,8 +311,8 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Lies != 
         int merged;
     };
     __device__ static Extent extent(const Axis<int>& axis, int output, int slices = 1) {
-        // Pinned: counting again at every use costs more.
         if constexpr (!Op::counts) return {};
+        // Pinned: counting again at every use costs more.
         const float counted = pinned(float(slices * Base::counted(axis, output)));
         return {counted, Op::pairs ? most(Base::valid(axis, output), 0) : 0};
     }

@@ -41,10 +41,10 @@ __all__ = ["KERNELS", "THREADS", "Launch", "Plan", "Scalar", "plan"]
 KERNELS = ("auto", "window", "specialised", "rows", "plane", "separable_vectors", "separable")
 """What ``plan`` may be asked for; "window" is the generic tier of window.cu."""
 
-CLEARLY = {4: 0.8, 8: 0.5}
+CLEARLY, CLEARLY_OF_VOLUMES = {4: 0.8, 8: 0.65}, {4: 0.8, 8: 0.5}
 """Below this part of its estimate by vectors a large window takes single columns: where most
 columns of a tile are halo. By the bytes of a partial result: vectors of float64 are estimated
-high."""
+high, most of all with three axes."""
 
 
 @lru_cache(maxsize=4096)
@@ -71,8 +71,9 @@ def plan(
     tile = _rows_tile(problem, geometry, alignment, kernel)
     most = _sliding_cost(problem, geometry, tile) if kernel == "auto" else inf
     shared = kernel == "auto" and plane.serves(problem, geometry, alignment, most)
-    suffices = tile is not None and rows.leaves_memory_the_limit(problem, geometry, tile)
-    if kernel in ("separable_vectors", "separable") or (kernel == "auto" and not suffices):
+    if kernel in ("separable_vectors", "separable") or (
+        kernel == "auto" and not _leaves_memory_the_limit(problem, geometry, tile)
+    ):
         most = min(most, plane.cost(geometry)) if shared else most
         launch = None
         if kernel != "separable":
@@ -87,9 +88,14 @@ def plan(
     return Plan(problem, steps, (_sliding_launch(problem, geometry, tile, kernel),))
 
 
+def _leaves_memory_the_limit(problem: PoolProblem, geometry: Geometry, tile: Tile | None) -> bool:
+    return tile is not None and rows.leaves_memory_the_limit(problem, geometry, tile)
+
+
 def _single_columns_cost(problem: PoolProblem, geometry: Geometry) -> float:
     """Estimate what separable.cu takes, raised by as much as it should be less than by vectors."""
-    return separable.cost(problem, geometry) / CLEARLY[accumulator(problem).itemsize]
+    clearly = CLEARLY_OF_VOLUMES if len(geometry.dims) > 2 else CLEARLY
+    return separable.cost(problem, geometry) / clearly[accumulator(problem).itemsize]
 
 
 def _rows_tile(

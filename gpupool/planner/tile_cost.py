@@ -26,8 +26,8 @@ LINE, LOAD, FAR_LOAD, CONVERT, UNPACK = 2.7, 2.0, 3.2, 0.9, 0.6
 or in a pair."""
 
 INSIDE = 0.7
-"""Less of each row and load where no tile lies over an edge and no word takes a pair: a constant
-away from one address."""
+"""Less of each row and load where no tile lies over an edge and no word takes a pair, a constant
+away from one address, and of maxima of whole rows, which read no padding."""
 
 FILL, WHOLE_FILL = 1.6, 0.7
 """Of each word that a load may leave out, alone or with the rest of a whole row; maxima read
@@ -41,6 +41,9 @@ POWER = {1: 0.5, 2: 0.5, 3: 2.5}
 
 ROOT, DOUBLE_ROOT = {1: 4, 2: 9, 3: 15}, {1: 4, 2: 23, 3: 15}
 """From a sum of powers to the element."""
+
+ROUGH_ROOT = 3
+"""From a sum of squares to the element where a rough root is exact enough."""
 
 AVERAGE, INTEGER_AVERAGE, MAXIMUM = 4, 8, 1
 """From another partial result to the element."""
@@ -187,7 +190,7 @@ def _read(problem: PoolProblem, tile: Tile, line: Line) -> float:
     else:
         lift += CONVERT if problem.dtype.itemsize < 4 else 0.0
     load, each_line = LOAD if tile.packed else FAR_LOAD, LINE
-    if tile.over == "nowhere" and not tile.pairs:
+    if (tile.over == "nowhere" and not tile.pairs) or (tile.row and problem.reduction == "max"):
         load, each_line = load - INSIDE, each_line - INSIDE
     clamped = CLAMP[problem.dtype.itemsize] if tile.over == "at_ends" else 0.0
     fill = _fill(problem, tile) * line.words
@@ -251,6 +254,8 @@ def _finish(problem: PoolProblem) -> float:
     if problem.indices:
         return NARROW_NUMBER if problem.dtype.itemsize == 2 else NUMBER
     if problem.reduction == "lp":
+        if problem.p == 2 and exact(problem):
+            return ROUGH_ROOT
         return (DOUBLE_ROOT if problem.dtype.name == "float64" else ROOT)[int(problem.p)]
     if problem.reduction == "average":
         return AVERAGE if problem.dtype.is_float else INTEGER_AVERAGE
