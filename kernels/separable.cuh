@@ -122,6 +122,7 @@ struct Tile {
     using T = typename Op::Element;
     using Out = typename Op::Out;
     using Accumulator = typename Merged<Op>::Accumulator;
+    using Partials = Pack<Accumulator, Unit>;
     // Outputs of a lane: so many that no two lanes that read together meet in a bank.
     static constexpr int chunk = Unit == 4 ? 12 : Unit == 2 ? 10 : 9;
     // Columns of shared memory; no more than threads where each takes one.
@@ -232,7 +233,7 @@ struct Tile {
     __device__ static void read_row(Accumulator (&to)[Many], const Accumulator* from) {
 #pragma unroll
         for (int i = Skip / Unit * Unit; i < Skip + Many; i += Unit) {
-            const auto pack = *reinterpret_cast<const Pack<Accumulator, Unit>*>(from + i);
+            const auto pack = *reinterpret_cast<const Partials*>(from + i);
 #pragma unroll
             for (int u = 0; u < Unit; ++u)
                 if (Skip <= i + u && i + u < Skip + Many) to[i + u - Skip] = pack.element[u];
@@ -251,8 +252,8 @@ struct Tile {
         for (int row = stored_row().place + threadIdx.x / 32 * together * apart(); row <= last;
              row += blockDim.x / Lanes * apart()) {
             const int mine = together > 1 ? row + threadIdx.x % 32 / Lanes * apart() : row;
-            Accumulator* line = reduced + (together > 1 ? least(mine, last) : row) * pitch;
-            Accumulator window[chunk];
+            Accumulator* line = reduced + unsigned((together > 1 ? least(mine, last) : row) * pitch);
+            alignas(Partials) Accumulator window[chunk];
             if constexpr (0 < Width && Width < chunk) {
                 narrow_windows(window, line + tail);
             } else {
@@ -263,12 +264,9 @@ struct Tile {
             __syncwarp();
             if (active && (together == 1 || mine <= last)) {
 #pragma unroll
-                for (int i = 0; i < chunk; i += Unit) {
-                    Pack<Accumulator, Unit> pack;
-#pragma unroll
-                    for (int u = 0; u < Unit; ++u) pack.element[u] = window[i + u];
-                    *reinterpret_cast<Pack<Accumulator, Unit>*>(line + begin + i) = pack;
-                }
+                for (int i = 0; i < chunk; i += Unit)
+                    *reinterpret_cast<Partials*>(line + begin + i) =
+                        reinterpret_cast<const Partials&>(window[i]);
             }
         }
     }

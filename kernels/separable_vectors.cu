@@ -45,7 +45,7 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Lies != 
         int place;          // in a row of shared memory
         int row, end;       // its share of the rows
         int step;           // from one element of the vector to the next, along one pixel
-        int apart[Vector];  // from the first to each, along some pixels
+        int apart[Lies == some_pixels ? Vector : 1];  // from the first to each
     };
     const Seat seat;
 
@@ -300,8 +300,8 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Lies != 
         } else if (taken()) {
             const Results at = results(y);
             if constexpr (Op::pairs && !Op::counts) store_twins(at);
-            else if (!Op::exact && again) store_all_again(at);
-            else store_one(at);
+            else if constexpr (Op::exact) store_one(at);
+            else again ? store_all_again(at) : store_one(at);
         }
     }
 
@@ -425,13 +425,10 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Lies != 
 
     // So many results: whole parts.
     __device__ static void store_parts(const Pack<Out, Vector>& results, Out* y, int many) {
+        using Part = Pack<Out, Load>;
 #pragma unroll
-        for (int v = 0; v < Vector; v += Load) {
-            Pack<Out, Load> part;
-#pragma unroll
-            for (int i = 0; i < Load; ++i) part.element[i] = results.element[v + i];
-            if (v < many) *reinterpret_cast<Pack<Out, Load>*>(y + v) = part;
-        }
+        for (int v = 0; v < Vector; v += Load)
+            if (v < many) *reinterpret_cast<Part*>(y + v) = reinterpret_cast<const Part&>(results.element[v]);
     }
 
     // One half of so many words.
