@@ -195,6 +195,10 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Lies != 
 #pragma unroll
             for (int v = 0; v < Vector; ++v)
                 taps.element[v] = Halves<T>::beside(own.part[v / Load], twin.part[v / Load], v % Load);
+        } else if constexpr (sizeof(T) >= sizeof(unsigned)) {
+            // They are their own values: taken one by one they cost the compiler more time.
+            static_assert(sizeof(Taps) == sizeof(Elements), "nothing between the words");
+            memcpy(&taps, &own, sizeof taps);
         } else {
 #pragma unroll
             for (int v = 0; v < Vector; ++v) taps.element[v] = Words<T>::value(own.part[v / Load], v % Load);
