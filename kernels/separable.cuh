@@ -252,6 +252,7 @@ struct Tile {
         for (int row = stored_row().place + threadIdx.x / 32 * together * apart(); row <= last;
              row += blockDim.x / Lanes * apart()) {
             const int mine = together > 1 ? row + threadIdx.x % 32 / Lanes * apart() : row;
+            // Unsigned: to extend a sign costs the compiler more time.
             Accumulator* line = reduced + unsigned((together > 1 ? least(mine, last) : row) * pitch);
             alignas(Partials) Accumulator window[chunk];
             if constexpr (0 < Width && Width < chunk) {

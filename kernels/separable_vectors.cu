@@ -45,7 +45,7 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Lies != 
         int place;          // in a row of shared memory
         int row, end;       // its share of the rows
         int step;           // from one element of the vector to the next, along one pixel
-        int apart[Lies == some_pixels ? Vector : 1];  // from the first to each
+        int apart[Vector];  // from the first to each, along some pixels
     };
     const Seat seat;
 
@@ -196,7 +196,7 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Lies != 
             for (int v = 0; v < Vector; ++v)
                 taps.element[v] = Halves<T>::beside(own.part[v / Load], twin.part[v / Load], v % Load);
         } else if constexpr (sizeof(T) >= sizeof(unsigned)) {
-            // They are their own values: taken one by one they cost the compiler more time.
+            // Words are their own values: copied one by one they cost the compiler more time.
             static_assert(sizeof(Taps) == sizeof(Elements), "nothing between the words");
             memcpy(&taps, &own, sizeof taps);
         } else {
@@ -427,7 +427,7 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Lies != 
         }
     }
 
-    // So many results: whole parts.
+    // So many results: whole parts, as they lie, which costs the compiler less time than a copy.
     __device__ static void store_parts(const Pack<Out, Vector>& results, Out* y, int many) {
         using Part = Pack<Out, Load>;
 #pragma unroll
