@@ -491,40 +491,10 @@ template <int Bytes> __device__ inline void load_words(const void* from, unsigne
     } else {
 #pragma unroll
         for (int i = 0; i < Bytes / 4; i += 4) {
-            uint4 v = __ldg(static_cast<const uint4*>(from) + i / 4);
-            word[i] = v.x, word[i + 1] = v.y, word[i + 2] = v.z, word[i + 3] = v.w;
+            const uint4 v = __ldg(static_cast<const uint4*>(from) + i / 4);
+            memcpy(word + i, &v, sizeof v);
         }
     }
-}
-
-// The same where they are readable, else words stay as they are. One instruction: a branch around
-// each load costs the compiler more time than all the rest.
-template <int Bytes>
-__device__ inline void load_words_where(bool readable, const void* from, unsigned* word) {
-#ifdef __CUDA_ARCH__
-    if constexpr (Bytes == 1) {
-        asm("{ .reg .pred p;\n\tsetp.ne.b32 p, %1, 0;\n\t@p ld.global.nc.u8 %0, [%2]; }"
-            : "+r"(word[0]) : "r"(int(readable)), "l"(from));
-    } else if constexpr (Bytes == 2) {
-        asm("{ .reg .pred p;\n\tsetp.ne.b32 p, %1, 0;\n\t@p ld.global.nc.u16 %0, [%2]; }"
-            : "+r"(word[0]) : "r"(int(readable)), "l"(from));
-    } else if constexpr (Bytes == 4) {
-        asm("{ .reg .pred p;\n\tsetp.ne.b32 p, %1, 0;\n\t@p ld.global.nc.u32 %0, [%2]; }"
-            : "+r"(word[0]) : "r"(int(readable)), "l"(from));
-    } else if constexpr (Bytes == 8) {
-        asm("{ .reg .pred p;\n\tsetp.ne.b32 p, %2, 0;\n\t@p ld.global.nc.v2.u32 {%0, %1}, [%3]; }"
-            : "+r"(word[0]), "+r"(word[1]) : "r"(int(readable)), "l"(from));
-    } else {
-#pragma unroll
-        for (int i = 0; i < Bytes / 4; i += 4)
-            asm("{ .reg .pred p;\n\tsetp.ne.b32 p, %4, 0;\n\t"
-                "@p ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%5]; }"
-                : "+r"(word[i]), "+r"(word[i + 1]), "+r"(word[i + 2]), "+r"(word[i + 3])
-                : "r"(int(readable)), "l"(static_cast<const uint4*>(from) + i / 4));
-    }
-#else
-    if (readable) load_words<Bytes>(from, word);
-#endif
 }
 
 __device__ inline unsigned bits(signed char x) { return static_cast<unsigned char>(x); }
@@ -543,6 +513,45 @@ template <class T> __device__ inline unsigned repeated(T x, int) {
 }
 __device__ inline unsigned repeated(double x, int i) {
     return i % 2 ? __double2hiint(x) : __double2loint(x);
+}
+
+// Reads words as load_words does where they are readable, else padding. One instruction: a branch around
+// each load costs the compiler more time than all the rest, and so do words that go in and come out.
+template <int Bytes, class T>
+__device__ inline void load_words_or(T padding, bool readable, const void* from, unsigned* word) {
+    const unsigned even = repeated(padding, 0), odd = repeated(padding, 1);
+#ifdef __CUDA_ARCH__
+    if constexpr (Bytes == 1) {
+        asm("{ .reg .pred p;\n\t.reg .b32 w;\n\tsetp.ne.b32 p, %1, 0;\n\tmov.b32 w, %3;\n\t"
+            "@p ld.global.nc.u8 w, [%2];\n\tmov.b32 %0, w; }"
+            : "=r"(word[0]) : "r"(int(readable)), "l"(from), "r"(even));
+    } else if constexpr (Bytes == 2) {
+        asm("{ .reg .pred p;\n\t.reg .b32 w;\n\tsetp.ne.b32 p, %1, 0;\n\tmov.b32 w, %3;\n\t"
+            "@p ld.global.nc.u16 w, [%2];\n\tmov.b32 %0, w; }"
+            : "=r"(word[0]) : "r"(int(readable)), "l"(from), "r"(even));
+    } else if constexpr (Bytes == 4) {
+        asm("{ .reg .pred p;\n\t.reg .b32 w;\n\tsetp.ne.b32 p, %1, 0;\n\tmov.b32 w, %3;\n\t"
+            "@p ld.global.nc.u32 w, [%2];\n\tmov.b32 %0, w; }"
+            : "=r"(word[0]) : "r"(int(readable)), "l"(from), "r"(even));
+    } else if constexpr (Bytes == 8) {
+        asm("{ .reg .pred p;\n\t.reg .b32 w<2>;\n\tsetp.ne.b32 p, %2, 0;\n\t"
+            "mov.b32 w0, %4;\n\tmov.b32 w1, %5;\n\t@p ld.global.nc.v2.u32 {w0, w1}, [%3];\n\t"
+            "mov.b32 %0, w0;\n\tmov.b32 %1, w1; }"
+            : "=r"(word[0]), "=r"(word[1]) : "r"(int(readable)), "l"(from), "r"(even), "r"(odd));
+    } else {
+#pragma unroll
+        for (int i = 0; i < Bytes / 4; i += 4)
+            asm("{ .reg .pred p;\n\t.reg .b32 w<4>;\n\tsetp.ne.b32 p, %4, 0;\n\t"
+                "mov.b32 w0, %6;\n\tmov.b32 w1, %7;\n\tmov.b32 w2, %6;\n\tmov.b32 w3, %7;\n\t"
+                "@p ld.global.nc.v4.u32 {w0, w1, w2, w3}, [%5];\n\t"
+                "mov.b32 %0, w0;\n\tmov.b32 %1, w1;\n\tmov.b32 %2, w2;\n\tmov.b32 %3, w3; }"
+                : "=r"(word[i]), "=r"(word[i + 1]), "=r"(word[i + 2]), "=r"(word[i + 3])
+                : "r"(int(readable)), "l"(static_cast<const uint4*>(from) + i / 4), "r"(even), "r"(odd));
+    }
+#else
+    for (int i = 0; i < (Bytes + 3) / 4; ++i) word[i] = i % 2 ? odd : even;
+    if (readable) load_words<Bytes>(from, word);
+#endif
 }
 
 // One byte of a word: selector 0xsssn takes byte n, and fills with its sign (8 + n) or zero (4).

@@ -6,7 +6,8 @@
 // them down the columns first, shared between its output rows, and then along each row. Three
 // layouts are one code: a pixel is Lanes neighbouring elements, and pixels are neighbours too when
 // Packed: channels first (1 lane, packed), interleaved channels such as RGB (3 lanes, packed), and
-// channels last (a vector of channels, one load for each pixel).
+// channels last (a vector of channels, one load for each pixel). Channels first planes lie evenly, as
+// the channels of one image, unless they are those of Images.
 //
 // With Indices a thread keeps the greatest tap of each output and a small code, its place in the
 // lines under the tile, row by row in the order of taps; numbers are made of the codes at the end.
@@ -33,7 +34,7 @@ template <class T, class Code, class Index> struct Lift<ArgMax<T, Code, Index>> 
 };
 
 template <class Op, class Kernel, class Stride, int Pad, int Row, Where Over, Where Partial,
-          int Outputs, int Height, int Lanes, bool Packed, int Load, int Store>
+          int Outputs, int Height, int Lanes, bool Packed, bool Images, int Load, int Store>
 struct Block {
     using T = typename Op::Element;
     using Out = typename Op::Out;
@@ -150,13 +151,16 @@ struct Block {
         plane = n;
         long long offset = 0;
         if constexpr (Packed && Lanes == 1) {
-            unsigned channel = split(n, w.channels);
+            unsigned channel = Images ? split(n, w.channels) : n;
             offset = channel * w.channel_step;
             numbered = channel * w.index_channel_step;
         }
-        numbered += n * w.index_batch_step;
-        offset += static_cast<unsigned>(n) * w.batch_step + (Packed ? group * Outputs * S * Lanes
-                                             : vector * Lanes + first_pixel() * grid.pixel_step);
+        if constexpr (Images) {
+            offset += static_cast<unsigned>(n) * w.batch_step;
+            numbered += n * w.index_batch_step;
+        }
+        offset += Packed ? group * Outputs * S * Lanes
+                         : vector * Lanes + first_pixel() * grid.pixel_step;
         x = pinned(input + offset);
     }
 
@@ -198,21 +202,23 @@ struct Block {
         return most(least(body + pixel, size() - many), 0) - body;
     }
 
-    // Reads Count elements into words, or padding where they are not `readable`.
-    template <int Count> struct Loaded {
-        static constexpr int bytes = Count * sizeof(T), count = bytes < 4 ? 1 : bytes / 4;
-        unsigned word[count];
-
-        __device__ Loaded(const Taps& op, const T* from, bool readable) {
-            if constexpr (complete) {
-                load_words<bytes>(from, word);
-            } else {
-#pragma unroll
-                for (int i = 0; i < count; ++i) word[i] = repeated(op.padding(), i);
-                load_words_where<bytes>(readable, from, word);
-            }
+    // Reads Count elements from element `first` of a line on, so many of which are the line's, or padding
+    // where they are not `readable`. Words that are cells in place: a copy costs the compiler more time.
+    template <int Count>
+    __device__ void load_part(Line& line, int first, const T* from, bool readable, int elements) const {
+        constexpr int bytes = Count * sizeof(T);
+        if constexpr (pairs && sizeof(T) == 2 && (Count < Load || Line::body % Load == 0)) {
+            read<bytes>(from, readable, line.cell + Line::place(first));
+        } else {
+            Pack<unsigned, most(bytes / 4, 1)> words;
+            read<bytes>(from, readable, words.element);
+            line.set(merged, first, words.element, elements);
         }
-    };
+    }
+    template <int Bytes> __device__ void read(const T* from, bool readable, unsigned* word) const {
+        if constexpr (complete) load_words<Bytes>(from, word);
+        else load_words_or<Bytes>(merged.padding(), readable, from, word);
+    }
 
     // Elements First .. First + Size of a line, the first of which is pixel `pixel` of the body.
     template <int First, int Size>
@@ -223,8 +229,7 @@ struct Block {
             for (int i = 0; i < Size; i += width) {
                 int position = group * Outputs * S + pixel + i / Lanes;
                 bool inside = within(position, size());
-                const Loaded<width> loaded(merged, from + i, readable && inside);
-                line.set(merged, First + i, loaded.word, width);
+                load_part<width>(line, First + i, from + i, readable && inside, width);
             }
         }
     }
@@ -236,8 +241,8 @@ struct Block {
             int beyond = (size() - group * Outputs * S) * Lanes;
 #pragma unroll
             for (int b = 0; b < Line::body; b += Load) {
-                const Loaded<Load> loaded(merged, from + b, readable && b < beyond);
-                line.set(merged, Line::left + b, loaded.word, least(Load, Line::body - b));
+                const int elements = least(Load, Line::body - b);
+                load_part<Load>(line, Line::left + b, from + b, readable && b < beyond, elements);
             }
             load_halo<Line::left + Line::body, Line::right>(
                 line, clamps ? parts.right : from + Line::body, readable, Body);
@@ -246,8 +251,7 @@ struct Block {
             for (int i = 0; i < Span; ++i) {
                 int position = first_pixel() + i;
                 bool inside = within(position, size());
-                const Loaded<Lanes> loaded(merged, from + i * grid.pixel_step, readable && inside);
-                line.set(merged, i * Lanes, loaded.word, Lanes);
+                load_part<Lanes>(line, i * Lanes, from + i * grid.pixel_step, readable && inside, Lanes);
             }
         }
     }
@@ -768,18 +772,20 @@ struct Block {
 };
 
 // Blocks that a multiprocessor should hold at least. Where ptxas is told none, it finds a number
-// itself, mostly a better one, and for some kernels spills a few registers to reach it.
+// itself, mostly a better one, and for some kernels spills a few registers to reach it: maxima of 16 bits
+// in windows of 2 x 2 x 2 among them.
 template <class Op, class Kernel> __host__ __device__ constexpr int least_blocks() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
     if (Op::pairs) return 1;
 #endif
     if (Op::indices) return sizeof(typename Op::Element) == 8 || Kernel::product > 16 ? 1 : 2;
     if (!Op::repeats) return 2;
+    if (sizeof(typename Op::Element) == 2 && Kernel::axes == 3 && Kernel::product == 8) return 3;
     return sizeof(typename Op::Element) == 8 ? 2 : 0;
 }
 
 template <class Op, class Kernel, class Stride, int Pad, int Row, Where Over, Where Partial,
-          int Outputs, int Height, int Lanes, bool Packed, int Load, int Store>
+          int Outputs, int Height, int Lanes, bool Packed, bool Images, int Load, int Store>
 __global__ void __launch_bounds__(256, least_blocks<Op, Kernel>())
 rows(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
      typename Op::Index* __restrict__ indices, const __grid_constant__ Rows grid,
@@ -787,7 +793,8 @@ rows(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ 
     int n = blockIdx.x * blockDim.x + threadIdx.x;
     if (n >= grid.threads) return;
     using Tile =
-        Block<Op, Kernel, Stride, Pad, Row, Over, Partial, Outputs, Height, Lanes, Packed, Load, Store>;
+        Block<Op, Kernel, Stride, Pad, Row, Over, Partial, Outputs, Height, Lanes, Packed, Images, Load,
+              Store>;
     const Tile block(w, grid, x, n);
     if constexpr (Op::indices) {
         typename Tile::Found best;

@@ -12,9 +12,9 @@
 // Counted cost in instructions per output: bench/results.
 #include "separable.cuh"
 
-template <class Op, int Axes, int Width, bool Strided, bool ChannelsLast>
-struct Scalars : Tile<Op, Axes, Width, 32, 1, 0, Strided, ChannelsLast> {
-    using Base = Tile<Op, Axes, Width, 32, 1, 0, Strided, ChannelsLast>;
+template <class Op, int Axes, int Width, bool Strided, bool ChannelsLast, bool Images>
+struct Scalars : Tile<Op, Axes, Width, 32, 1, 0, Strided, ChannelsLast, Images> {
+    using Base = Tile<Op, Axes, Width, 32, 1, 0, Strided, ChannelsLast, Images>;
     using typename Base::Accumulator;
     using typename Base::Out;
     using typename Base::T;
@@ -260,10 +260,10 @@ struct Scalars : Tile<Op, Axes, Width, 32, 1, 0, Strided, ChannelsLast> {
     }
 };
 
-template <class Op, int Axes, int Width, bool Strided, bool ChannelsLast>
+template <class Op, int Axes, int Width, bool Strided, bool ChannelsLast, bool Images>
 __global__ void __launch_bounds__(256, 4)
 separable(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
           const __grid_constant__ Tiles tiles, const __grid_constant__ Window<Axes, int> w) {
-    Scalars<Op, Axes, Width, Strided, ChannelsLast> tile(w, tiles);
+    Scalars<Op, Axes, Width, Strided, ChannelsLast, Images> tile(w, tiles);
     reduce_tile<Width>(tile, x, y);
 }

@@ -115,9 +115,10 @@ template <class Op> struct Merged : Held<Op>::Type {
 
 // Width is the window's, or 0 for any of at least a chunk and, for slow operators, any. Lanes of a warp
 // take a row, and read Unit elements of it at once. The first window begins in column Shift. Unless
-// Strided, both strides are 1.
+// Strided, both strides are 1. Planes lie evenly, as the channels of one image, unless they are those of
+// Images or channels last.
 template <class Op, int Axes, int Width, int Lanes, int Unit, int Shift, bool Strided,
-          bool ChannelsLast>
+          bool ChannelsLast, bool Images>
 struct Tile {
     using T = typename Op::Element;
     using Out = typename Op::Out;
@@ -129,7 +130,7 @@ struct Tile {
     static constexpr int pitch = (Unit > 1 ? Lanes : 28) * chunk;
 
     const Window<Axes, int>& w;
-    const Tiles& tiles;
+    const Tiles tiles;  // a copy: by reference it costs the compiler more time
     const Op op;
     Merged<Op> merged;
     Accumulator* const reduced = reinterpret_cast<Accumulator*>(shared);
@@ -161,7 +162,9 @@ struct Tile {
     };
     __device__ Slices slices_of(const T* x, int plane) const {
         const Coordinates at = coordinates(plane);
-        const T* from = x + at.image * w.batch_step + at.channel * w.channel_step;
+        // Unsigned: to extend a sign costs the compiler more time.
+        const T* from = x + unsigned(at.channel) * w.channel_step;
+        if constexpr (Images) from += unsigned(at.image) * w.batch_step;
         if constexpr (Axes == 2) {
             return {pinned(from), 1, 0};
         } else {
@@ -177,7 +180,7 @@ struct Tile {
     __device__ Coordinates coordinates(int plane) const {
         int image = plane, slice = 0;
         if constexpr (Axes == 3 && !ChannelsLast) slice = split(image, w.axis[0].out);
-        const int channel = split(image, w.channels);
+        const int channel = Images ? split(image, w.channels) : image;
         if constexpr (Axes == 3 && ChannelsLast) slice = split(image, w.axis[0].out);
         return {image, channel, slice * w.axis[0].stride};
     }
@@ -188,9 +191,9 @@ struct Tile {
     }
     // Those of column c of plane p from a row of the tile on, down to its end or to row `end`.
     __device__ int rows_below(int p, int c, int row, int end) const {
-        if (c >= tiles.width || left + c >= dense(inner())) return 0;
-        if (first_plane + p >= tiles.all_planes) return 0;
-        return least(end - top, tiles.height) - row;
+        // Not &&: branches cost the compiler more time.
+        const bool there = (c < tiles.width) & (left + c < dense(inner()));
+        return there & (first_plane + p < tiles.all_planes) ? least(end - top, tiles.height) - row : 0;
     }
 
     // The first output from `begin` on that is stored, and how far from there it is.
@@ -221,24 +224,28 @@ struct Tile {
         if constexpr (Axes == 2) return 1;
         else return counted(w.axis[0], coordinates(plane).slice);
     }
-    // The greatest sum of a finite result of the window there.
+    // The greatest sum of a finite norm of the window there; nothing asks for that of an average.
     __device__ Accumulator limit(int plane, int row, int column) const {
+        if constexpr (Op::counts) return 0;
         int down = valid(outer(), row);
         if constexpr (Axes == 3) down *= valid(w.axis[0], coordinates(plane).slice);
         return merged.limit(down + valid(inner(), column));
     }
 
-    // Elements Skip .. Skip + Many - 1 from an aligned place on, by the vectors that hold them.
-    template <int Skip, int Many>
-    __device__ static void read_row(Accumulator (&to)[Many], const Accumulator* from) {
+    // Elements Skip .. Skip + Many - 1 from an aligned place on, and the rest of the vectors that hold them:
+    // in place, for a copy of each would cost the compiler more time.
+    template <int Skip, int Many> struct Stretch {
+        static constexpr int first = Skip / Unit * Unit, parts = (Skip + Many - first + Unit - 1) / Unit;
+        Partials part[parts];
+
+        __device__ explicit Stretch(const Accumulator* from) {
 #pragma unroll
-        for (int i = Skip / Unit * Unit; i < Skip + Many; i += Unit) {
-            const auto pack = *reinterpret_cast<const Partials*>(from + i);
-#pragma unroll
-            for (int u = 0; u < Unit; ++u)
-                if (Skip <= i + u && i + u < Skip + Many) to[i + u - Skip] = pack.element[u];
+            for (int i = 0; i < parts; ++i) part[i] = reinterpret_cast<const Partials*>(from + first)[i];
         }
-    }
+        __device__ Accumulator (&elements())[Many] {
+            return reinterpret_cast<Accumulator(&)[Many]>(part[0].element[Skip - first]);
+        }
+    };
 
     __device__ void reduce_rows() const {
         constexpr int together = 32 / Lanes;  // rows of a warp
@@ -258,9 +265,8 @@ struct Tile {
             if constexpr (0 < Width && Width < chunk) {
                 narrow_windows(window, line + tail);
             } else {
-                read_row<Shift>(window, line + head);
-                if (Op::slow && width < chunk) slow_windows(window, line + tail, width);
-                else wide_windows(window, line + tail, width);
+                Stretch<Shift, chunk> own(line + head);
+                wide_windows(window, own.elements(), line + tail, width);
             }
             __syncwarp();
             if (active && (together == 1 || mine <= last)) {
@@ -273,9 +279,8 @@ struct Tile {
     }
 
     __device__ void narrow_windows(Accumulator (&window)[chunk], const Accumulator* line) const {
-        Accumulator part[chunk + Width - 1];
-        read_row<Shift>(part, line);
-        add_parts<1, 0>(window, part);
+        Stretch<Shift, chunk + Width - 1> parts(line);
+        add_parts<1, 0>(window, parts.elements());
     }
 
     // Windows of a width that is the sum of powers of two: each part reduces Length taps, and of the
@@ -302,7 +307,10 @@ struct Tile {
     }
 
     // For any width, with little code, which is few instructions beside a pow for each tap.
-    __device__ void slow_windows(Accumulator (&window)[chunk], const Accumulator* line, int width) const {
+    __device__ void slow_windows(Accumulator (&window)[chunk], const Accumulator (&own)[chunk],
+                                 const Accumulator* line, int width) const {
+#pragma unroll
+        for (int i = 0; i < chunk; ++i) window[i] = own[i];
 #pragma unroll 1
         for (int t = 1; t < width; ++t) {
 #pragma unroll
@@ -310,35 +318,38 @@ struct Tile {
         }
     }
 
-    __device__ void wide_windows(Accumulator (&window)[chunk], const Accumulator* line, int width) const {
+    __device__ void wide_windows(Accumulator (&window)[chunk], Accumulator (&own)[chunk],
+                                 const Accumulator* line, int width) const {
+        if constexpr (Op::slow)
+            if (width < chunk) return slow_windows(window, own, line, width);
         const int beyond = width - chunk, chunks = beyond / chunk, rest = beyond % chunk;
-        Accumulator head = window[0], a = merged.start();
+        Accumulator head = own[0], a = merged.start();
 #pragma unroll
         for (int i = 1; i < chunk - 1; ++i)
-            if (i < rest) head = merged.merge(head, window[i]);
+            if (i < rest) head = merged.merge(head, own[i]);
 #pragma unroll
-        for (int i = chunk - 2; i >= 0; --i) window[i] = merged.merge(window[i], window[i + 1]);
+        for (int i = chunk - 2; i >= 0; --i) own[i] = merged.merge(own[i], own[i + 1]);
 #pragma unroll 2
         for (int i = 1; i <= chunks; ++i)
-            a = merged.merge(a, __shfl_down_sync(0xffffffff, window[0], i));
+            a = merged.merge(a, __shfl_down_sync(0xffffffff, own[0], i));
         if (rest > 0) a = merged.merge(a, __shfl_down_sync(0xffffffff, head, chunks + 1));
         if constexpr (Unit > 1) {
-            Accumulator tail[chunk - 1];
-            read_row<Shift + Width>(tail, line);
-            end_windows(window, a, tail);
+            Stretch<Shift + Width, chunk - 1> tail(line);
+            end_windows(window, own, a, tail.elements());
         } else {
-            end_windows(window, a, line + width);
+            end_windows(window, own, a, line + width);
         }
     }
 
     // What they have behind the chunk: `a`, which all share, and more and more of the tail.
     template <class Tail>
-    __device__ void end_windows(Accumulator (&window)[chunk], Accumulator a, const Tail& tail) const {
-        window[0] = merged.merge(window[0], a);
+    __device__ void end_windows(Accumulator (&window)[chunk], const Accumulator (&own)[chunk],
+                                Accumulator a, const Tail& tail) const {
+        window[0] = merged.merge(own[0], a);
 #pragma unroll
         for (int i = 1; i < chunk; ++i) {
             a = merged.merge(a, tail[i - 1]);
-            window[i] = merged.merge(window[i], a);
+            window[i] = merged.merge(own[i], a);
         }
     }
 };

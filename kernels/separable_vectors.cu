@@ -18,10 +18,10 @@ enum Along { one_row, one_pixel, some_pixels };
 template <class Op> constexpr int unit = 16 / sizeof(typename Held<Op>::Type::Accumulator);
 
 template <class Op, int Axes, int Width, int Lanes, int Vector, int Load, int Shift, bool Folded,
-          bool Strided, Along Lies>
-struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Lies != one_row> {
+          bool Strided, Along Lies, bool Images>
+struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Lies != one_row, Images> {
     static constexpr bool ChannelsLast = Lies != one_row;
-    using Base = Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, ChannelsLast>;
+    using Base = Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, ChannelsLast, Images>;
     using typename Base::Accumulator;
     using typename Base::Out;
     using typename Base::T;
@@ -123,11 +123,9 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Lies != 
         for (int v = 0; v < Vector; ++v) sums.element[v] = merged.start();
         return sums;
     }
-    __device__ Sums merge(const Sums& a, const Sums& b) const {
-        Sums sums;
+    __device__ void merge(Sums& a, const Sums& b) const {
 #pragma unroll
-        for (int v = 0; v < Vector; ++v) sums.element[v] = merged.merge(a.element[v], b.element[v]);
-        return sums;
+        for (int v = 0; v < Vector; ++v) a.element[v] = merged.merge(a.element[v], b.element[v]);
     }
     __device__ void accumulate(Sums& a, const Taps& taps) const {
 #pragma unroll
@@ -158,9 +156,9 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Lies != 
     // Where the input has none of them it has no row of them.
     __device__ Columns columns(const T* x) const {
         const int plane = first_plane + seat.p, position = left + seat.c - inner().pad_begin - Shift;
-        const bool here = taken() && plane < tiles.all_planes;
+        const bool here = taken() & (plane < tiles.all_planes) & within(position, inner().size);
         const bool twins = plane + planes_apart() < tiles.all_planes;
-        const int rows = here && within(position, inner().size) ? outer().size : 0;
+        const int rows = here ? outer().size : 0;
         x += position * inner().step;
         const Slices from = Base::slices_of(x, plane);
         const T* below = x + rows_apart() * outer().step;
@@ -179,9 +177,8 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Lies != 
             if constexpr (!padded) {
                 load_words<bytes>(from, word);
             } else {
-#pragma unroll
-                for (int i = 0; i < words; ++i) word[i] = repeated(op.padding(), i);
-                load_words_where<bytes>(there && (Load == Vector || v < remaining), from + v, word);
+                const bool readable = there && (Load == Vector || v < remaining);
+                load_words_or<bytes>(op.padding(), readable, from + v, word);
             }
         }
         return elements;
@@ -238,14 +235,16 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Lies != 
         for (int row = next, offset = columns.offset(row); row < end; ++row, offset += columns.step) {
             to += pitch;
             take(a, columns, row, offset);
-            put(to, merge(get(to), a));
+            Sums sums = get(to);
+            merge(sums, a);
+            put(to, sums);
         }
     }
 
     __device__ void reduce_columns(const T* x) const {
         const int kernel = outer().kernel;
         const Columns here = columns(x);
-        Accumulator* to = reduced + seat.place + seat.row * pitch;
+        Accumulator* to = first_partial();
 #pragma unroll 1
         for (int row = seat.row; row < seat.end; row += kernel, to += kernel * pitch) {
             const int run = pinned(here.top + row), next = run + kernel;
@@ -255,6 +254,10 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Lies != 
         }
     }
 
+    // Of the seat, in shared memory. Unsigned: to extend a sign costs the compiler more time.
+    __device__ Accumulator* first_partial() const {
+        return reduced + unsigned(seat.place + seat.row * pitch);
+    }
     // Outputs in a share of the seat's columns, and those of their twins.
     __device__ int rows_of(int p, int end) const {
         return least(Base::rows_below(p, seat.c, seat.row, end), seat.end - seat.row);
@@ -291,11 +294,11 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Lies != 
         Out* to;
         int row, end, many;  // of which so many are in the row
 
-        __device__ void step(int by) { ++row, from += pitch, to += by; }
+        __device__ void step(unsigned by) { ++row, from += pitch, to += by; }
     };
     __device__ Results results(Out* y) const {
         const int row = top + seat.row;
-        return {reduced + seat.place + seat.row * pitch, y + position(seat.p), row, row + rows(), in_row()};
+        return {first_partial(), y + unsigned(position(seat.p)), row, row + rows(), in_row()};
     }
 
     __device__ void store_columns(const T*, Out* y, int again) {
@@ -324,8 +327,10 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Lies != 
     __device__ void store_one(Results at) {
         const int plane = first_plane + seat.p, slices = Op::counts ? Base::counted_slices(plane) : 1;
         Extent along[many_columns];
+        if constexpr (Op::counts) {
 #pragma unroll
-        for (int v = 0; v < many_columns; ++v) along[v] = extent(inner(), left + element(v).c, slices);
+            for (int v = 0; v < many_columns; ++v) along[v] = extent(inner(), left + element(v).c, slices);
+        }
         const int twin_end = Op::pairs ? at.row + twin_rows() : 0, twin = Op::pairs ? to_twin() : 0;
 #pragma unroll 1
         for (; at.row < at.end; at.step(row_step())) {
@@ -352,11 +357,12 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Lies != 
         store_parts(results, y, many);
     }
     __device__ Out finished(Accumulator total, int half, const Extent& along, const Extent& down) const {
-        const auto divisor = count(along, down);
-        if constexpr (Op::pairs)
-            return op.finish(op.apart(total, half, along.merged * down.merged), divisor);
+        if constexpr (!Op::counts)
+            return op.finish(total, 1);
+        else if constexpr (Op::pairs)
+            return op.finish(op.apart(total, half, along.merged * down.merged), count(along, down));
         else
-            return op.finish(total, divisor);
+            return op.finish(total, count(along, down));
     }
     __device__ static auto count(const Extent& along, const Extent& down) {
         if constexpr (Op::counts) return Count(along.counted * down.counted);
@@ -468,12 +474,12 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Lies != 
 template <class Op> constexpr int blocks = unit<Op> == 2 && Op::powers > 0 ? 2 : 3;
 
 template <class Op, int Axes, int Width, int Lanes, int Vector, int Load, int Shift, bool Folded,
-          bool Strided, Along Lies>
+          bool Strided, Along Lies, bool Images>
 __global__ void __launch_bounds__(256, blocks<Op>)
 separable_vectors(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
                   const __grid_constant__ Tiles tiles, const __grid_constant__ Window<Axes, int> w) {
     static_assert(!(Strided && (Lies != one_row || Folded)),
                   "results that are apart are stored channels first, of whole planes");
-    Vectors<Op, Axes, Width, Lanes, Vector, Load, Shift, Folded, Strided, Lies> tile(w, tiles);
+    Vectors<Op, Axes, Width, Lanes, Vector, Load, Shift, Folded, Strided, Lies, Images> tile(w, tiles);
     reduce_tile<Width>(tile, x, y);
 }

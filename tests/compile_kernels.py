@@ -208,7 +208,8 @@ class Kernel:
     @property
     def specialised(self) -> bool:
         """Whether the window is compiled in."""
-        known = r"rows<|separable_vectors<|separable<.* (9|\d\d+), \w+, \w+>$|window<.*Sizes<[1-9]"
+        rows = r"rows<|separable_vectors<|separable<.* (9|\d\d+)(, \w+){3}>$"
+        known = rf"{rows}|window<.*Sizes<[1-9]"
         return bool(re.match(known, self.expression))
 
 

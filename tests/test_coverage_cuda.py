@@ -59,7 +59,7 @@ REACHED_BY = {
     "reciprocal": test_gpu.test_means_and_norms_of_subnormals,
     "square_root": test_gpu.test_every_combination_equals_the_oracle,
     "rough_square_root": test_gpu.test_every_combination_equals_the_oracle,
-    "load_words_where": test_gpu.test_every_combination_equals_the_oracle,
+    "load_words_or": test_gpu.test_every_combination_equals_the_oracle,
     "displaces": test_gpu.test_maxima_of_subnormals_are_bit_exact,
     "maximum_of_pairs": test_gpu.test_maxima_of_subnormals_are_bit_exact,
     "negative": test_gpu.test_means_and_norms_of_subnormals,

@@ -303,7 +303,7 @@ def test_random_calls_reach_every_kernel():
 def test_random_calls_reach_vectors_of_channels():
     functions = "max_pool", "average_pool", "lp_pool"
     launches = launches_of(one for name in functions for one in drawn(name, 200, seed=0))
-    packed = {launch.template[-3] for launch in launches if launch.source == "rows.cu"}
+    packed = {launch.template[10] for launch in launches if launch.source == "rows.cu"}
     assert packed == {"true", "false"}
 
 
@@ -463,6 +463,31 @@ def test_maxima_over_the_ends_of_rows_that_vectors_divide(dtype):
         assert_configuration_right(configuration)
 
 
+IMAGES = {"rows": 11, "vectors": -1, "separable": -1}
+"""Which template argument says whether planes are those of images that lie apart."""
+
+
+@pytest.mark.parametrize("axes", [1, 2, 3])
+@pytest.mark.parametrize("kernel", IMAGES)
+def test_planes_of_images_that_lie_apart_and_evenly(kernel, axes):
+    random, found = np.random.default_rng(31), []
+    calls = {
+        "max_pool": {"return_indices": kernel == "rows"},
+        "average_pool": {"count_include_pad": True},
+    }
+    whole = random.standard_normal((6, 4, *(9, 10, 24)[-axes:])).astype("float32")
+    views = whole, whole[:, ::2], whole[:1, 1:3], whole[:, 2:3], whole[:, 1:3], whole[::2]
+    for x, (function, more) in product((*views, whole.swapaxes(0, 1)), calls.items()):
+        case = Case(function, (x,), {"kernel_shape": 3, "strides": 1, "pads": 1, **more})
+        found.append(Configuration(case, kernel))
+    launches = compile_ahead(found)
+    # Of one axis separable kernels take the channels as rows of larger planes, one of each image.
+    expected = {"false"} if axes == 1 and kernel != "rows" else {"false", "true"}
+    assert {launch.template[IMAGES[kernel]] for launch in launches} == expected
+    for configuration in found:
+        assert_configuration_right(configuration)
+
+
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_sums_of_bytes_in_the_halves_of_words(dtype):
     """Of as many taps as are compiled in, all of them the least or the greatest, too."""
@@ -560,7 +585,7 @@ def test_vectors_lie_along_the_channels_of_one_pixel_or_of_some():
         window = {"kernel_shape": tuple(map(int, kernel)), "pads": pads, "channels_last": True}
         found.append(Configuration(Case(function, (x.astype(dtype),), window), "vectors"))
     launches = compile_ahead(found)
-    along = Counter(launch.template[-1] for launch in launches)
+    along = Counter(launch.template[-2] for launch in launches)
     assert set(along) == {"one_pixel", "some_pixels"}, along
     for configuration in found:
         assert_configuration_right(configuration)

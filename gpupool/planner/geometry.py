@@ -70,7 +70,7 @@ class Geometry:
             Dim(axis, strides[number], numbering[number])
             for axis, number in zip(window, problem.spatial_axes, strict=True)
         ]
-        return cls(batch, channels, tuple(dims), problem.channels_last)._merged()
+        return cls(batch, channels, tuple(dims), problem.channels_last)._merged()._in_one_image()
 
     def _merged(self) -> Geometry:
         """Make trivial leading axes part of the batch, and covered neighbours one axis."""
@@ -92,6 +92,24 @@ class Geometry:
             else:
                 i += 1
         return replace(self, batch=batch, channels=channels, dims=tuple(dims))
+
+    def _in_one_image(self) -> Geometry:
+        """Take planes that lie evenly, images too, as the channels of one image."""
+        images, channels = self.batch, self.channels
+        if self.channels_last or images.axis.size == 1:
+            return self
+        if channels.axis.size == 1:
+            channels = images
+        elif images.joins(channels):
+            channels = replace(channels, axis=_all(self.planes))
+        else:
+            return self
+        return replace(self, batch=ONE, channels=channels)
+
+    @property
+    def images(self) -> bool:
+        """Whether planes are those of images that lie apart, or channels last."""
+        return self.channels_last or self.batch.axis.size > 1
 
     @property
     def outputs(self) -> int:
@@ -119,12 +137,10 @@ class Geometry:
 
         Channels last images are the rows, for neighbouring channels stay together.
         """
-        (inner,), images, rows, one = self.dims, self.batch, self.channels, Dim(_all(1), 0, 0)
+        (inner,), images = self.dims, self.batch
         if self.channels_last:
-            return replace(self, batch=one, dims=(images, inner))
-        if images.joins(rows):
-            rows, images = Dim(_all(self.planes), rows.step, rows.index_step), one
-        return replace(self, batch=images, channels=one, dims=(rows, inner))
+            return replace(self, batch=ONE, dims=(images, inner))
+        return replace(self, channels=ONE, dims=(self.channels, inner))._in_one_image()
 
     @cached_property
     def index_type(self) -> str:
@@ -148,3 +164,7 @@ class Geometry:
 
 def _all(size: int) -> Axis:
     return Axis(size, 1, 1, 1, 0, 0, size)
+
+
+ONE = Dim(_all(1), 0, 0)
+"""An axis of one position."""

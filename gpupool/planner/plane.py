@@ -133,9 +133,7 @@ def _staged_outputs(problem: PoolProblem, geometry: Geometry, alignment: int) ->
     """Return the outputs of one block whose small adjoining planes fit in shared memory, or 0."""
     dim = geometry.dims[0]
     size = dim.axis.size
-    adjoin = geometry.channels.step == size and (
-        geometry.batch.axis.size == 1 or geometry.batch.step == size * geometry.channels.axis.size
-    )
+    adjoin = geometry.channels.step == size and not geometry.images
     if problem.channels_last or len(geometry.dims) > 1 or not (dim.covered and dim.step == 1):
         return 0
     if not adjoin or geometry.index_type != "int" or alignment < 16:

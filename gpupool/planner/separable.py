@@ -233,7 +233,7 @@ def _tiled_launch(problem: PoolProblem, geometry: Geometry, tiles: _Tiles) -> La
     inner = geometry.dims[-1].axis
     neighbours = tiles.planes if problem.channels_last else tiles.span
     reduction, axes, width = operator(problem, "int"), str(len(geometry.dims)), str(inner.kernel)
-    more = boolean(strided(geometry)), boolean(problem.channels_last)
+    more = tuple(map(boolean, (strided(geometry), problem.channels_last, geometry.images)))
     known = not by_powers(problem) and (
         inner.kernel < CHUNK
         or (compiles_in() and admit("separable", reduction, axes, width, *more))

@@ -345,7 +345,7 @@ def _tiled_launch(problem: PoolProblem, geometry: Geometry, tiles: _Tiles) -> La
     return Launch(
         "separable_vectors.cu",
         "separable_vectors",
-        (of, *map(str, numbers), *flags, form.along),
+        (of, *map(str, numbers), *flags, form.along, boolean(geometry.images)),
         ("x", "y"),
         (struct, window_parameters(problem, geometry)),
         (prod(tiles.blocks(geometry)), 1),

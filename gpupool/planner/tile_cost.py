@@ -15,8 +15,9 @@ from gpupool.planner.tile import Tile, vector
 from gpupool.problem import PoolProblem
 from gpupool.window import Axis
 
-SETUP, THIRD_AXIS = 40, 70
-"""Instructions that a thread spends before its first load, and those for a third axis."""
+SETUP, IMAGES, THIRD_AXIS = 30, 10, 70
+"""Instructions that a thread spends before its first load, and those where planes are not all of
+one image, and for a third axis."""
 
 CLAMP = {2: 7.5, 4: 1.8, 8: 9.5}
 """Of each row of the input whose halos are clamped, by the bytes of an element."""
@@ -126,18 +127,19 @@ class Estimate:
         once = _path(problem, axes, tile, line, 1)
         slices = axes[0].kernel if len(axes) > 2 else 1
         all_slices = once if slices == 1 else _path(problem, axes, tile, line, slices)
+        setup = SETUP + IMAGES * geometry.images + THIRD_AXIS * (len(axes) > 2)
         threads = max(tile.threads(geometry), BUSY)
-        code = once + _hidden(problem, axes, tile, line)
-        return cls(threads * all_slices, code * (WHOLE_ROW if tile.row else 1))
+        code = setup + once + _hidden(problem, axes, tile, line)
+        return cls(threads * (setup + all_slices), code * (WHOLE_ROW if tile.row else 1))
 
 
 def _path(
     problem: PoolProblem, axes: tuple[Axis, ...], tile: Tile, line: Line, slices: int
 ) -> float:  # fmt: skip
-    """Estimate the instructions of one thread that takes so many slices of a window."""
+    """Estimate the instructions of one thread from its first load on, for so many slices."""
     rows = _rows(axes)
     lines = slices * ((tile.rows - 1) * rows.stride + rows.kernel)
-    count = SETUP + THIRD_AXIS * (len(axes) > 2) + lines * _read(problem, tile, line)
+    count = lines * _read(problem, tile, line)
     count += STORE * _stores(tile) + _finish(problem) * _results(tile)
     if problem.indices:
         return count + _tap(problem) * slices * rows.kernel * axes[-1].kernel * _results(tile)
