@@ -364,7 +364,7 @@ BUGS = {
         RACE + "shared memory", pool(1, 1, 9, 40, pads=1), "vectors",
     ),
     "vectors past the row": Planted(
-        "separable_vectors.cu", " && within(position, inner().size)", "", OUTSIDE,
+        "separable_vectors.cu", " & within(position, inner().size)", "", OUTSIDE,
         pool(1, 1, 9, 12, pads=1), "vectors",
     ),
     "rows of vectors past the plane": Planted(
@@ -377,7 +377,7 @@ BUGS = {
         pool(1, 1, 44, 12, kernel_shape=(5, 3), pads=(2, 1, 2, 1)), "vectors",
     ),
     "results past the tile": Planted(
-        "separable.cuh", "c >= tiles.width || left", "left", RACE + "global memory",
+        "separable.cuh", "(c < tiles.width) & (left", "(left", RACE + "global memory",
         pool(1, 1, 9, 800, kernel_shape=5, strides=(1, 3), pads=2), "vectors",
     ),
     "results at every column": Planted(
