@@ -597,6 +597,25 @@ template <> struct Words<double> {
     }
 };
 
+// What takes a byte out of a word in a sum of products: not constexpr, for ptxas would make each anew at
+// every use.
+template <class T> __constant__ unsigned byte_factors[4] = {1u, 1u << 8, 1u << 16, 1u << 24};
+
+// The sum of a and of byte `i` of consecutive words.
+template <class T> __device__ inline int add_byte(int a, const unsigned* w, int i) {
+#ifdef __CUDA_ARCH__
+    int r;
+    const unsigned factor = byte_factors<T>[i % 4];
+    if constexpr (static_cast<T>(-1) < 0)
+        asm("dp4a.s32.u32 %0, %1, %2, %3;" : "=r"(r) : "r"(w[i / 4]), "r"(factor), "r"(a));
+    else
+        asm("dp4a.u32.u32 %0, %1, %2, %3;" : "=r"(r) : "r"(w[i / 4]), "r"(factor), "r"(a));
+    return r;
+#else
+    return a + Words<T>::value(w, i);
+#endif
+}
+
 // Elements in the halves of words, where two maxima merge at once: 16-bit ones as they are, 8-bit ones
 // unsigned, in the order of their values.
 template <class T, int Bytes = sizeof(T)> struct Halves;

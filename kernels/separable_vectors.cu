@@ -183,7 +183,7 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Lies != 
         }
         return elements;
     }
-    __device__ Taps read(const Columns& columns, int row, int offset, int slice = 0) const {
+    __device__ Taps read(const Columns& columns, int row, int offset, int slice) const {
         const Elements own = load(columns.from.at(slice) + offset, columns.has(row), columns.remaining);
         Taps taps;
         if constexpr (Op::pairs) {
@@ -203,15 +203,26 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Lies != 
         return taps;
     }
 
+    // Bytes alone are added as they are taken out of their words.
+    __device__ void take_slice(Sums& a, const Columns& columns, int row, int offset, int slice) const {
+        if constexpr (sizeof(T) == 1 && !Op::pairs) {
+            const Elements own = load(columns.from.at(slice) + offset, columns.has(row), columns.remaining);
+#pragma unroll
+            for (int v = 0; v < Vector; ++v)
+                a.element[v] = add_byte<T>(a.element[v], own.part[v / Load], v % Load);
+        } else {
+            accumulate(a, read(columns, row, offset, slice));
+        }
+    }
     // Merges what columns have in a row, which is so far from the first.
     __device__ void take(Sums& a, const Columns& columns, int row, int offset) const {
         if (!padded && !columns.has(row)) return;
         if constexpr (Axes == 2) {
-            accumulate(a, read(columns, row, offset));
+            take_slice(a, columns, row, offset, 0);
         } else {
             const int other = Op::pairs ? columns.twin.count : 0, slices = most(columns.from.count, other);
 #pragma unroll 1
-            for (int s = 0; s < slices; ++s) accumulate(a, read(columns, row, offset, s));
+            for (int s = 0; s < slices; ++s) take_slice(a, columns, row, offset, s);
         }
     }
 

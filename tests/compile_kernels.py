@@ -208,8 +208,8 @@ class Kernel:
     @property
     def specialised(self) -> bool:
         """Whether the window is compiled in."""
-        rows = r"rows<|separable_vectors<|separable<.* (9|\d\d+)(, \w+){3}>$"
-        known = rf"{rows}|window<.*Sizes<[1-9]"
+        tiled = r"rows<|separable_vectors<|separable<.* (9|\d\d+)(, \w+){3}>$"
+        known = rf"{tiled}|window<.*Sizes<[1-9]"
         return bool(re.match(known, self.expression))
 
 

@@ -524,6 +524,7 @@ def test_large_windows_of_sums_cost_less_than_the_logarithm_times_a_small_one() 
     ways = [
         ("average", "float32"),
         ("average", "bfloat16"),
+        ("average", "uint8"),
         ("lp", "float32"),
         ("lp", "float16"),
         ("lp", "float64"),
@@ -553,14 +554,9 @@ def test_no_window_costs_more_than_a_kernel_that_grows_no_faster_than_its_logari
     windows = (3, 5, 7, 13, 31, 63)
     cases = [[sliding(op, dtype, way, k) for k in windows] for way in ("NCHW", "NHWC")]
     chosen = [planned(some) for some in cases]
-    fused = [
-        planned(some, kernel, SEPARABLE_TAPS=1)
-        for kernel in ("separable_vectors", "separable")
-        for some in cases
-    ]
+    fused = [planned(some, "separable_vectors", SEPARABLE_TAPS=1) for some in cases]
     cost = issued(*chosen, *fused)
-    cheapest = [list(map(min, *both)) for both in zip(cost[2:4], cost[4:], strict=True)]
-    for of_chosen, alone in zip(cost[:2], cheapest, strict=True):
+    for of_chosen, alone in zip(cost[:2], cost[2:], strict=True):
         growth = [c / math.log2(k) for c, k in zip(alone, windows, strict=True)]
         assert max(growth) == growth[0], alone
         assert all(a <= 1.2 * b for a, b in zip(of_chosen, alone, strict=True)), (of_chosen, alone)

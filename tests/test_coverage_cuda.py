@@ -67,6 +67,7 @@ REACHED_BY = {
     "from": test_gpu.test_every_combination_equals_the_oracle,
     "load": test_gpu.test_large_windows,
     "byte": test_gpu.test_every_combination_equals_the_oracle,
+    "add_byte": test_gpu.test_large_windows,
     "pinned": test_gpu.test_every_combination_equals_the_oracle,
     "maximum": test_gpu.test_maxima_of_subnormals_are_bit_exact,
     "least_blocks": test_gpu.test_every_combination_equals_the_oracle,

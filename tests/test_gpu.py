@@ -29,6 +29,7 @@ from tests.test_kernels import (
     KERNELS,
     LARGE,
     NO_CAP,
+    dtypes_of,
     kernels_of,
     large,
     sums_of_every_magnitude,
@@ -103,7 +104,7 @@ def test_64_bit_indices(gpu, op):
 @pytest.mark.parametrize("name", LARGE)
 def test_large_windows(gpu, name, last):
     is_max = LARGE[name][0] == "max_pool"
-    for dtype in strategies.EVERY if is_max else strategies.FLOATS:
+    for dtype in dtypes_of(name):
         case = large(name, dtype, last, is_max)
         for kernel in KERNELS:
             with by(kernel):

@@ -391,6 +391,10 @@ def large(name: str, dtype: str, last: bool, indices: bool, blocks: bool = False
     return Case(function, (x,), arguments | more | {"channels_last": last})
 
 
+def dtypes_of(name: str) -> tuple[str, ...]:
+    return strategies.FLOATS if LARGE[name][0] == "lp_pool" else strategies.EVERY
+
+
 def by_blocks(kernel: str) -> bool:
     return KERNELS[kernel][0] == "plane"
 
@@ -399,10 +403,9 @@ def by_blocks(kernel: str) -> bool:
 @pytest.mark.parametrize("name", LARGE)
 def test_large_windows(name, last):
     is_max = LARGE[name][0] == "max_pool"
-    dtypes = strategies.EVERY if is_max else strategies.FLOATS
     chosen = distinct(
         Configuration(large(name, dtype, last, indices, by_blocks(kernel)), kernel, wide)
-        for dtype, indices in product(dtypes, (False, True) if is_max else (False,))
+        for dtype, indices in product(dtypes_of(name), (False, True) if is_max else (False,))
         for kernel, wide in (*((kernel, False) for kernel in KERNELS), ("plane", True))
     )
     compile_ahead(chosen)

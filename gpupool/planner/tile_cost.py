@@ -19,8 +19,9 @@ SETUP, IMAGES, THIRD_AXIS = 30, 10, 70
 """Instructions that a thread spends before its first load, and those where planes are not all of
 one image, and for a third axis."""
 
-CLAMP = {2: 7.5, 4: 1.8, 8: 9.5}
-"""Of each row of the input whose halos are clamped, by the bytes of an element."""
+CLAMP, CLAMPS = {2: 3, 4: 1.8, 8: 9.5}, {2: 9, 4: 0, 8: 0}
+"""Of each row of the input whose halos are clamped, and of a tile of them, by the bytes of an
+element."""
 
 LINE, LOAD, FAR_LOAD, CONVERT, UNPACK = 2.7, 2.0, 3.2, 0.9, 0.6
 """Of each row of the input, load, load of a pixel that is no neighbour, and element widened, alone
@@ -128,6 +129,7 @@ class Estimate:
         slices = axes[0].kernel if len(axes) > 2 else 1
         all_slices = once if slices == 1 else _path(problem, axes, tile, line, slices)
         setup = SETUP + IMAGES * geometry.images + THIRD_AXIS * (len(axes) > 2)
+        setup += CLAMPS[problem.dtype.itemsize] if tile.over == "at_ends" else 0
         threads = max(tile.threads(geometry), BUSY)
         code = setup + once + _hidden(problem, axes, tile, line)
         return cls(threads * (setup + all_slices), code * (WHOLE_ROW if tile.row else 1))
