@@ -97,7 +97,8 @@ def layouts(arrays: Sequence[Any]) -> tuple[list[Any], list[int]]:
         start = memory.ptr
         starts.append(start)
         steps = getattr(array, "_c_contiguous", False) or array.strides
-        layouts += start % 16, array.shape, steps, array.dtype, memory.device_id, type(array)
+        layout = start % 16, array.shape, steps, array.dtype, memory.device_id, type(array)
+        layouts.append(layout)
     return layouts, starts
 
 

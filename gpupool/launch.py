@@ -7,7 +7,7 @@ function as arguments, so that the tests run the same lines on the CPU.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from math import gcd
 from typing import Any
@@ -151,14 +151,13 @@ class Bound:
         by_value: Callable[[Scalar], Any] = lambda value: value,
     ) -> None:
         self._empty, self._workspace = xp.empty, chosen.workspace
-        names = [*operands(chosen.problem), *(["workspace"] if chosen.workspace else [])]
+        names = (*operands(chosen.problem), *(["workspace"] if chosen.workspace else []))
         self._launches = [
             (
                 find(launch),
                 launch.grid,
                 (launch.block,),
-                _arguments(names, launch),
-                tuple(map(by_value, (NULL, *launch.scalars))),
+                *_arguments(names, launch, by_value),
                 launch.shared,
             )
             for launch in chosen.launches
@@ -168,8 +167,11 @@ class Bound:
         """Launch on the current stream; ``arrays`` are inputs before outputs."""
         if self._workspace:
             arrays += (self._memory(),)
-        for function, grid, block, arguments, values, shared in self._launches:
-            function(grid, block, arguments(arrays + values), shared_mem=shared)
+        for function, grid, block, rest, picked, shared in self._launches:
+            arguments = arrays + rest
+            if picked is not None:
+                arguments = picked(arguments)
+            function(grid, block, arguments, shared_mem=shared)
 
     def _memory(self) -> Any:
         """Allocate the workspace by sixteen-byte elements: any partial result is aligned."""
@@ -177,11 +179,20 @@ class Bound:
             return self._empty(-(-self._workspace // 16), "complex128")
 
 
-def _arguments(names: Sequence[str], launch: Launch) -> Callable[[tuple[Any, ...]], Any]:
-    """Return what picks a launch's arguments out of arrays of these names, NULL and its scalars."""
-    null = len(names)
-    places = (names.index(name) if name in names else null for name in launch.operands)
-    return operator.itemgetter(*places, *range(null + 1, null + 1 + len(launch.scalars)))
+def _arguments(
+    names: tuple[str, ...], launch: Launch, by_value: Callable[[Scalar], Any]
+) -> tuple[tuple[Any, ...], Callable[[tuple[Any, ...]], Any] | None]:
+    """Return what follows arrays of these names in a launch's arguments, and what picks those.
+
+    Nothing need pick where a launch takes all of the arrays in their order, as most do.
+    """
+    null, scalars = by_value(NULL), tuple(map(by_value, launch.scalars))
+    taken, absent = launch.operands[: len(names)], launch.operands[len(names) :]
+    if taken == names and not {*names} & {*absent}:
+        return (null,) * len(absent) + scalars, None
+    places = (names.index(name) if name in names else len(names) for name in launch.operands)
+    behind = len(names) + 1
+    return (null, *scalars), operator.itemgetter(*places, *range(behind, behind + len(scalars)))
 
 
 def operands(problem: Problem) -> tuple[str, ...]:

@@ -180,7 +180,7 @@ class PlannedCall:
                 return None
             out = _as_result(_allocate(launch, self.problem, inputs[0]))
         several = type(out) is tuple
-        everything = (*inputs, *out) if several else (*inputs, out)
+        everything = inputs + (out if several else (out,))
         try:
             key, starts = arrays.layouts(everything)
         except (AttributeError, ValueError):  # not all are CuPy's, which the checks will say

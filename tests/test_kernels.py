@@ -478,7 +478,7 @@ def test_planes_of_images_that_lie_apart_and_evenly(kernel, axes):
         "max_pool": {"return_indices": kernel == "rows"},
         "average_pool": {"count_include_pad": True},
     }
-    whole = random.standard_normal((6, 4, *(9, 10, 24)[-axes:])).astype("float32")
+    whole = random.standard_normal((4, 4, *(4, 5, 24)[-axes:])).astype("float32")
     views = whole, whole[:, ::2], whole[:1, 1:3], whole[:, 2:3], whole[:, 1:3], whole[::2]
     for x, (function, more) in product((*views, whole.swapaxes(0, 1)), calls.items()):
         case = Case(function, (x,), {"kernel_shape": 3, "strides": 1, "pads": 1, **more})

@@ -27,6 +27,7 @@ def require(peer: peers.Peer) -> None:
         pytest.skip(f"{peer.name} is an optional peer: {reason}")
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize(("peer", "op"), RANDOM)
 @given(data=st.data())
 def test_gpupool_equals_peer(peer: peers.Peer, op: str, data: st.DataObject) -> None:
