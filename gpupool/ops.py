@@ -367,8 +367,9 @@ def plan(
     prints as the kernels it launches and is called as ``plan(x, out=...)``, max_unpool's and the
     RoI operators' with their other inputs after x. For measuring, ``kernel`` asks for "window",
     "specialised" (the same, the window compiled in), "rows", "plane", "separable_vectors" or
-    "separable" instead of the fastest. Raises as the function would, and GpupoolValueError where
-    that kernel does not serve.
+    "separable" instead of the fastest; on arrays that it does not serve, such as views of every
+    second column, another one computes. Raises as the function would, and GpupoolValueError where
+    that kernel does not serve C-contiguous arrays.
 
     >>> plan("GlobalAveragePool", (256, 2048, 7, 7), "float32")
     Plan(GlobalAveragePool float32 (256, 2048, 7, 7) -> (256, 2048, 1, 1)
@@ -381,7 +382,7 @@ def plan(
     call = PlannedCall(problem, validate.choice("kernel", kernel, planner.KERNELS))
     if kernel == "auto":
         return call  # planned once it is called or shown, which uses up a specialisation
-    if kernel != call.plan.kernel:
+    if call.plan.kernel not in (kernel, "none"):
         given = "".join(f", {name}={value!r}" for name, value in attributes.items())
         raise GpupoolValueError(
             f"kernel = {kernel!r} does not serve {problem.op} {problem.dtype} {problem.shape}"

@@ -68,6 +68,40 @@ def test_different_problems_have_different_plans(change: dict[str, Any]) -> None
     assert plan(resolve("max", (1, 64, 112, 112), "float16", **POOL | change)) != plan(PROBLEM)
 
 
+@pytest.mark.parametrize("kernel", planner.KERNELS)
+@pytest.mark.parametrize(
+    ("op", "shape", "attributes"),
+    [
+        ("global-average", (0, 64, 112, 112), {}),
+        ("max", (0, 3, 8, 8), {"kernel_shape": 3}),
+        ("max", (1, 8, 8, 0), {"kernel_shape": 3, "channels_last": True}),
+        ("lp", (2, 0, 40, 40, 40), {"kernel_shape": 13}),
+    ],
+)
+def test_a_plan_of_no_outputs_launches_nothing(
+    op: str, shape: tuple[int, ...], attributes: dict[str, Any], kernel: str
+) -> None:
+    call = gpupool.plan(op, shape, "float32", kernel=kernel, **attributes)
+    assert (call.plan.launches, call.plan.kernel) == ((), "none")
+    assert repr(call).count("\n") == 0
+    x = np.zeros(shape, np.float32)
+    assert call(x).shape == call.problem.outputs[0].shape
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "attributes"),
+    [
+        ("max-roi", (1, 1, 8, 8), {"pooled_shape": 2, "num_rois": 0}),
+        ("roi-align", (1, 0, 8, 8), {"num_rois": 1}),
+        ("max-unpool", (0, 1, 4), {"kernel_shape": 2}),
+    ],
+)
+def test_no_operator_launches_anything_for_no_outputs(
+    op: str, shape: tuple[int, ...], attributes: dict[str, Any]
+) -> None:
+    assert gpupool.plan(op, shape, "float32", **attributes).plan.launches == ()
+
+
 def test_strides_and_alignment_are_part_of_the_key() -> None:
     strided = plan(PROBLEM, (2 * 64 * 112 * 112, *contiguous(PROBLEM.shape)[1:]))
     unaligned = plan(PROBLEM, None, 2)
@@ -469,11 +503,6 @@ def merging_case(function: str, kinds: list[str], last: bool, memory: str) -> st
     if function == "max_pool":
         arguments["return_indices"] = True
     return strategies.Case(function, (strategies.MEMORY[memory](x.astype(np.float32)),), arguments)
-
-
-def test_nothing_to_compute_is_planned_like_anything():
-    for kernel in (2, 13):
-        assert plan(resolve("max", (1, 0, 40, 40), "float32", kernel_shape=kernel)).launches
 
 
 # The public override

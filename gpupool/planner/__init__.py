@@ -58,9 +58,11 @@ def plan(
 
     ``strides`` of x are in elements, ``alignment`` is what divides the addresses of x and y in
     bytes. ``kernel`` overrides the choice by one of KERNELS; the plan is another's where that one
-    does not serve.
+    does not serve. Where no output has an element, nothing is launched.
     """
     steps = contiguous(problem.shape) if strides is None else strides
+    if 0 in problem.outputs[0].shape:
+        return Plan(problem, steps, ())
     if isinstance(problem, UnpoolProblem):
         return unpool.plan(problem, steps)
     if isinstance(problem, RoiProblem):

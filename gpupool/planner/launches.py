@@ -89,7 +89,9 @@ class Plan:
 
     @property
     def kernel(self) -> str:
-        """What serves, by the name that ``plan`` takes where there is a choice."""
+        """What serves, by the name that ``plan`` takes where there is a choice, or "none"."""
+        if not self.launches:
+            return "none"
         launch = self.launches[-1]
         if launch.kernel == "window" and "Sizes<0" not in launch.expression:
             return "specialised"
