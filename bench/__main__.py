@@ -105,6 +105,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def chosen(args: argparse.Namespace) -> tuple[Case, ...]:
     """Return the cases that the options leave."""
+    if args.only and not words(args.only):
+        raise GpupoolError(f"--only {args.only!r} names no case")
     cases = load(args.cases) if args.cases else CASES
     return select(cases, words(args.only), args.op, args.dtype)
 
@@ -117,9 +119,11 @@ def words(text: str) -> list[str]:
 def run(args: argparse.Namespace, device: Callable[[], Device] = Cuda) -> int:
     """Do what the options ask; ``device`` is asked for only to time on it."""
     if args.readme:
+        refuse(args, ("json", *RESULT), "--readme, which measures nothing")
         readme.update(args.readme)
         return 0
     if args.host:
+        refuse(args, RESULT, "--host, which times a call of its own")
         return time_host(args, device)
     cases = list(chosen(args))
     old = record.read(args.compare) if args.compare else None
@@ -135,11 +139,33 @@ def run(args: argparse.Namespace, device: Callable[[], Device] = Cuda) -> int:
         mode = checks(device())
     else:
         mode = on_gpu(device(), words(args.peers))
+    preflight(args, mode, old)
     result = measured(mode, cases, args.json)
     show(mode, result, args)
     if any(row.get("wrong") for row in result["rows"]):
         return EXIT_WRONG
     return judge(old, result) if old else 0
+
+
+RESULT = ("cases", "only", "op", "dtype", "csv", "markdown", "plot", "compare")
+"""Options that say which cases are measured and what becomes of the result."""
+
+
+def refuse(args: argparse.Namespace, names: Sequence[str], what: str) -> None:
+    """Refuse options that something else has no use for."""
+    if given := [name for name in names if getattr(args, name)]:
+        raise GpupoolError(f"--{given[0]} is not for {what}")
+
+
+def preflight(args: argparse.Namespace, mode: Mode, old: dict[str, Any] | None) -> None:
+    """Refuse what the result could not become, before it takes its time."""
+    if args.plot:
+        plot.check(mode.name)
+    if old:
+        compare.check(old, mode.name)
+    for file in (args.json, args.csv, args.markdown, args.plot):
+        if file and not (folder := file.absolute().parent).is_dir():
+            raise GpupoolError(f"{file}: there is no folder {folder}")
 
 
 def measured(mode: Mode, cases: Sequence[Case], file: Path | None) -> dict[str, Any]:
@@ -167,9 +193,6 @@ def show(mode: Mode, result: dict[str, Any], args: argparse.Namespace) -> None:
 
 def time_host(args: argparse.Namespace, device: Callable[[], Device]) -> int:
     """Print the host's microseconds for one call; without a GPU those before its launch."""
-    others = ("cases", "only", "op", "dtype", "csv", "markdown", "plot", "compare")
-    if given := [name for name in others if getattr(args, name)]:
-        raise GpupoolError(f"--{given[0]} is not for --host, which times a call of its own")
     there = device is not Cuda or gpu_available()
     used = device() if there else None
     found = host.on_gpu(used) if used else host.without_launch()

@@ -61,8 +61,7 @@ def compare(old: dict[str, Any], new: dict[str, Any]) -> list[Change]:
     ['worse']
     """
     mode = new["mode"]
-    if old["mode"] != mode:
-        raise GpupoolValueError(f"a {old['mode']} result cannot be compared with a {mode} result")
+    check(old, mode)
     before = {row["id"]: row for row in old["rows"]}
     changes = []
     for row in new["rows"]:
@@ -77,6 +76,12 @@ def compare(old: dict[str, Any], new: dict[str, Any]) -> list[Change]:
     if not changes:
         raise GpupoolValueError("the two results share no case")
     return changes
+
+
+def check(old: dict[str, Any], mode: str) -> None:
+    """Refuse an old result of another mode."""
+    if old["mode"] != mode:
+        raise GpupoolValueError(f"a {old['mode']} result cannot be compared with a {mode} result")
 
 
 def _work(row: dict[str, Any]) -> tuple[Any, ...]:

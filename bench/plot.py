@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +15,13 @@ PEERS = ("#e08e0b", "#8e44ad", "#2e8b57", "#6d4c41")
 
 
 def save(result: dict[str, Any], path: Path) -> None:
-    """Draw a result of any mode into a PNG file."""
-    try:
-        matplotlib = importlib.import_module("matplotlib")
-    except ImportError:
-        raise GpupoolError("--plot needs matplotlib: python3 -m pip install matplotlib") from None
+    """Draw a result of any mode that has a picture into a PNG file."""
+    draw, matplotlib = check(result["mode"])
     matplotlib.use("Agg")
     pyplot = importlib.import_module("matplotlib.pyplot")
     rows = [row for row in result["rows"] if not row.get("wrong")]
     if not rows:
         raise GpupoolError("there is no correct case to draw")
-    draw = {"static": _static, "gpu": _gpu, "cpu": _cpu}.get(result["mode"])
-    if draw is None:
-        raise GpupoolError(f"a {result['mode']} result has no picture")
     height = 1.6 + 0.24 * len(rows) * (1.6 if result["mode"] == "gpu" else 1)
     figure, axes = pyplot.subplots(
         1, 2, figsize=(15, max(5.5, height)), dpi=110, width_ratios=(1, 1.15), layout="constrained"
@@ -36,6 +30,17 @@ def save(result: dict[str, Any], path: Path) -> None:
     figure.suptitle(_title(result), fontsize=12)
     figure.savefig(path)
     pyplot.close(figure)
+
+
+def check(mode: str) -> tuple[Callable[..., None], Any]:
+    """Return what draws a mode's results, and matplotlib; refuse where either is missing."""
+    draw = {"static": _static, "gpu": _gpu, "cpu": _cpu}.get(mode)
+    if draw is None:
+        raise GpupoolError(f"a {mode} result has no picture")
+    try:
+        return draw, importlib.import_module("matplotlib")
+    except ImportError:
+        raise GpupoolError("--plot needs matplotlib: python3 -m pip install matplotlib") from None
 
 
 def _title(result: dict[str, Any]) -> str:

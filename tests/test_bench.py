@@ -579,6 +579,31 @@ def test_the_chosen_kernel_issues_hardly_more_than_any_other(dtype: str) -> None
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("tools")
+def test_large_windows_apart_take_the_cheaper_kernel_channels_last() -> None:
+    """A few workers share a window of one channel each, which pays from about a thousand taps."""
+    cases = [
+        Case.from_json(
+            {
+                "id": f"{op} {k}",
+                "op": op,
+                "dtype": dtype,
+                "layout": "NHWC",
+                "kernel": k,
+                "strides": k,
+            }
+            | {"shape": (8, 2048, 2048, channels)}
+        )
+        for op, dtype, channels in (("average", "uint8", 3), ("max", "float16", 64))
+        for k in (12, 32, 64)
+    ]
+    kernels = ("auto", "plane", "window")
+    chosen, *others = issued(*(planned(cases, kernel) for kernel in kernels))
+    for case, cost, *rest in zip(cases, chosen, *others, strict=True):
+        assert cost <= 1.25 * min(rest), (case, cost, rest)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tools")
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
 def test_estimates_of_rows_meet_the_counts(dtype: str) -> None:
     """Within a half, where their spread over random tiles is a tenth."""
@@ -908,6 +933,35 @@ def test_what_needs_no_gpu_says_that_it_needs_cupy(
 def test_what_the_time_of_the_host_has_no_use_for_is_refused(option: str, value: str) -> None:
     with pytest.raises(GpupoolError, match=f"{option} is not for --host"):
         run("--host", option, value)
+
+
+@pytest.mark.parametrize(("option", "value"), [("--only", "L05"), ("--json", "a.json")])
+def test_what_writing_the_readme_has_no_use_for_is_refused(
+    option: str, value: str, tmp_path: Path
+) -> None:
+    with pytest.raises(GpupoolError, match=f"{option} is not for --readme"):
+        run("--readme", tmp_path / "README.md", option, value)
+
+
+@pytest.mark.parametrize(
+    ("mode", "option", "value", "message"),
+    [
+        ("--cold", "--plot", "a.png", "a cold result has no picture"),
+        ("--static", "--csv", "nowhere/a.csv", r"nowhere/a\.csv: there is no folder .*nowhere$"),
+        ("--static", "--json", "nowhere/a.json", "there is no folder"),
+        ("--static", "--compare", "cpu.json", "a cpu result cannot be compared with a static"),
+        ("--static", "--only", ",", "--only ',' names no case"),
+    ],
+)
+def test_what_the_result_cannot_become_is_refused_before_anything_is_measured(
+    mode: str, option: str, value: str, message: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    record.write(record.record("cpu", ()), tmp_path / "cpu.json")
+    monkeypatch.setattr(command, "measured", lambda *_: pytest.fail("it was measured"))
+    with pytest.raises(GpupoolError, match=message):
+        run(mode, option, value)
 
 
 @pytest.mark.parametrize("option", ["--cases", "--compare"])

@@ -37,17 +37,22 @@ LONG_SUM = 4096
 TAP, BORDER_TAP = 10, 30
 """Instructions of a tap, and where windows leave the input: counted from 961 to 66049 taps."""
 
+LAST_OUTPUT = 4000
+"""More of an output, channels last, where its workers meet in shared memory: counted from 144 to
+4096 taps."""
+
 
 def serves(problem: PoolProblem, geometry: Geometry, alignment: int, rival: float) -> bool:
     """Whether threads should share windows: large ones that hardly overlap, small planes.
 
-    Those that overlap should be where that costs less than one thread for an output, ``rival``.
+    Those that overlap or are channels last should be where that costs less than one thread for an
+    output, ``rival``.
     """
     taps = taps_of(problem.window)
     axes = [dim.axis for dim in geometry.dims if dim.axis.out > 1]
-    overlap = any(a.stride < a.kernel for a in axes)
+    dear = problem.channels_last or any(a.stride < a.kernel for a in axes)
     apart = all(2 * a.stride >= min(a.kernel, a.size) for a in axes)
-    apart = apart and (not overlap or cost(geometry) < rival)
+    apart = apart and (not dear or cost(geometry) < rival)
     small_planes = taps >= STAGED_TAPS and _staged_outputs(problem, geometry, alignment) > 0
     dearer = problem.reduction == "max" and cost(geometry) >= window.cost(problem, geometry)
     long = taps >= LONG_SUM and not dearer
@@ -56,6 +61,8 @@ def serves(problem: PoolProblem, geometry: Geometry, alignment: int, rival: floa
 
 def cost(geometry: Geometry) -> float:
     """Estimate the instructions of all threads, of which few outputs do not lack any."""
+    if geometry.channels_last:
+        return geometry.outputs * (LAST_OUTPUT + TAP * geometry.taps)
     tap = TAP if all(dim.inside for dim in geometry.dims) else BORDER_TAP
     return tap * geometry.outputs * geometry.taps
 
