@@ -109,12 +109,12 @@ def generic_plans(most_axes: int) -> Iterator[Plan]:
         spatial = [2 * k for k in kernel]
         far = [2**31 - 1, *kernel[1:]], [2**32, *spatial[1:]]
         for strides, sizes in ((kernel, spatial), far):
-            for problem in _pools(reductions(), 1, kernel, strides, sizes, 1):
+            for problem in _pools(reductions(), 2, kernel, strides, sizes, 1):
                 yield _plan(problem, name)
     windows = ([9], [1, 1]), ([9], [2, 1]), ([2, 9], [1, 1, 1]), ([2, 9], [1, 2, 1])
     # Widths always compiled in by separable.cu, and the first that may not be.
     for width, (outer, strides) in product((8, 9), windows):
-        for problem in _pools(reductions(), 1, [*outer, width], strides, [20] * len(strides), 1):
+        for problem in _pools(reductions(), 2, [*outer, width], strides, [20] * len(strides), 1):
             with _generic_tier():
                 chosen = _plan(problem, "separable")
             if chosen.launches[0].source == "separable.cu":

@@ -505,6 +505,24 @@ def merging_case(function: str, kinds: list[str], last: bool, memory: str) -> st
     return strategies.Case(function, (strategies.MEMORY[memory](x.astype(np.float32)),), arguments)
 
 
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("kernel", planner.KERNELS)
+def test_one_channel_lies_last_as_it_lies_first(kernel, batch):
+    for op, sizes, window in (
+        ("max", (2048, 2048), {"kernel_shape": 31, "pads": 15}),
+        ("max", (40, 50), {"kernel_shape": 3, "return_indices": True}),
+        ("average", (900, 900), {"kernel_shape": 30, "strides": 30}),
+        ("global-average", (2048, 2048), {}),
+        ("lp", (60,), {"kernel_shape": 5, "strides": 2}),
+    ):
+        first = plan(resolve(op, (batch, 1, *sizes), "float32", **window), kernel=kernel)
+        problem = resolve(op, (batch, *sizes, 1), "float32", channels_last=True, **window)
+        last = plan(problem, kernel=kernel)
+        assert last.problem is problem
+        assert (last.kernel, last.workspace) == (first.kernel, first.workspace)
+        assert emulator.identity(last.launches) == emulator.identity(first.launches)
+
+
 # The public override
 
 
@@ -850,7 +868,7 @@ def test_a_tile_of_separable_fits_in_shared_memory(kernel_shape: tuple[int, int]
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "uint8"])
 def test_channels_last_a_tile_of_vectors_holds_whole_vectors(dtype: str) -> None:
     """Channels of one pixel or, where they do not fill any, all channels of several."""
-    sizes = product((1, 3, 4, 6, 20, 64, 66), (5, 13, 31), (2, 4), (64, 300, 301))
+    sizes = product((2, 3, 4, 6, 20, 64, 66), (5, 13, 31), (2, 4), (64, 300, 301))
     for channels, kernel, pad, size in sizes:
         pads = pad, pad, pad, (kernel - 1 - pad) % 4
         problem = resolve(

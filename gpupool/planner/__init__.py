@@ -8,6 +8,7 @@ here that knows its template arguments and what it costs; this one chooses among
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from math import inf
 
@@ -69,6 +70,27 @@ def plan(
         return Plan(problem, steps, (roi.launch(problem),))
     if isinstance(problem, PreprocessProblem):
         return Plan(problem, steps, (preprocess.launch(problem, steps),))
+    chosen = _pooling(*_channels_first(problem, steps), alignment, kernel)
+    return replace(chosen, problem=problem, strides=steps)
+
+
+def _channels_first(
+    problem: PoolProblem, strides: tuple[int, ...]
+) -> tuple[PoolProblem, tuple[int, ...]]:
+    """Return a problem of one channel as one whose channels lie first: the memory is the same.
+
+    The step to a next channel, which there is none of, is one to a next image: it aligns vectors.
+    """
+    if not (problem.channels_last and problem.channels == 1):
+        return problem, strides
+    (images, *spatial, _), (step, *steps, _) = problem.shape, strides
+    first = replace(problem, shape=(images, 1, *spatial), channels_last=False)
+    return first, (step, step, *steps)
+
+
+def _pooling(
+    problem: PoolProblem, steps: tuple[int, ...], alignment: int, kernel: str
+) -> Plan:  # fmt: skip
     geometry = Geometry.of(problem, steps)
     tile = _rows_tile(problem, geometry, alignment, kernel)
     most = _sliding_cost(problem, geometry, tile) if kernel == "auto" else inf
