@@ -43,9 +43,10 @@ COLD = Mode("cold", "compiling", cold.HEAD, cold.cells, cold.summary, cold.measu
 CPU = Mode("cpu", "timing", cpu.HEAD, cpu.cells, cpu.summary, cpu.measure, cpu.facts)
 
 
-def on_gpu(device: Device, asked: Sequence[str]) -> Mode:
-    """Return the mode that times on a device, beside the peers asked for."""
+def on_gpu(device: Device, peers: str | None) -> Mode:
+    """Return the mode that times on a device, beside the peers asked for, or all."""
     known = {peer.name: peer for peer in gpu.PEERS}
+    asked = list(known) if peers is None else words(peers)
     if unknown := [name for name in asked if name not in known]:
         raise GpupoolError(f"--peers: {unknown[0]!r} is none of {', '.join(known)}")
     chosen = [known[name] for name in asked]
@@ -88,8 +89,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--peers",
         metavar="NAME,NAME..",
-        default=",".join(peer.name for peer in gpu.PEERS),
-        help="on a GPU (%(default)s); empty for none",
+        help=f"on a GPU ({','.join(peer.name for peer in gpu.PEERS)}); empty for none",
     )
     parser.add_argument("--json", metavar="FILE", type=Path, help="write all that is known")
     parser.add_argument("--csv", metavar="FILE", type=Path, help="write the table")
@@ -138,7 +138,7 @@ def run(args: argparse.Namespace, device: Callable[[], Device] = Cuda) -> int:
     elif args.check:
         mode = checks(device())
     else:
-        mode = on_gpu(device(), words(args.peers))
+        mode = on_gpu(device(), args.peers)
     preflight(args, mode, old)
     result = measured(mode, cases, args.json)
     show(mode, result, args)
@@ -147,7 +147,7 @@ def run(args: argparse.Namespace, device: Callable[[], Device] = Cuda) -> int:
     return judge(old, result) if old else 0
 
 
-RESULT = ("cases", "only", "op", "dtype", "csv", "markdown", "plot", "compare")
+RESULT = ("cases", "only", "op", "dtype", "peers", "csv", "markdown", "plot", "compare")
 """Options that say which cases are measured and what becomes of the result."""
 
 
@@ -158,7 +158,9 @@ def refuse(args: argparse.Namespace, names: Sequence[str], what: str) -> None:
 
 
 def preflight(args: argparse.Namespace, mode: Mode, old: dict[str, Any] | None) -> None:
-    """Refuse what the result could not become, before it takes its time."""
+    """Refuse what the result could not become or hold, before it takes its time."""
+    if mode.name != "gpu":
+        refuse(args, ("peers",), f"a {mode.name} run, which times none of them")
     if args.plot:
         plot.check(mode.name)
     if old:

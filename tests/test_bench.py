@@ -928,7 +928,8 @@ def test_what_needs_no_gpu_says_that_it_needs_cupy(
 
 
 @pytest.mark.parametrize(
-    ("option", "value"), [("--only", "L05"), ("--csv", "a.csv"), ("--plot", "a.png")]
+    ("option", "value"),
+    [("--only", "L05"), ("--peers", "torch"), ("--csv", "a.csv"), ("--plot", "a.png")],
 )
 def test_what_the_time_of_the_host_has_no_use_for_is_refused(option: str, value: str) -> None:
     with pytest.raises(GpupoolError, match=f"{option} is not for --host"):
@@ -951,6 +952,7 @@ def test_what_writing_the_readme_has_no_use_for_is_refused(
         ("--static", "--json", "nowhere/a.json", "there is no folder"),
         ("--static", "--compare", "cpu.json", "a cpu result cannot be compared with a static"),
         ("--static", "--only", ",", "--only ',' names no case"),
+        ("--cold", "--peers", "torch", "--peers is not for a cold run"),
     ],
 )
 def test_what_the_result_cannot_become_is_refused_before_anything_is_measured(

@@ -28,8 +28,9 @@ from gpupool.validate import INT32_MAX
 from gpupool.window import Axis
 
 SHORT_CODE, MOST_CODE = 465, 650
-"""Instructions of a kernel of rows.cu: up to the first it compiles within 100 ms even on a server
-that others use, up to the second in about as much on one that nothing disturbs."""
+"""Instructions of a kernel of rows.cu: up to the first it compiles in about four times the time of
+the smallest kernel (``python -m bench --cold``), 100 ms on a server that nothing disturbs. A
+hundred instructions more take about one of those times more."""
 
 ENOUGH = 0.52
 """The part of the time that memory takes, by estimate: instructions that issue within it are
