@@ -386,7 +386,7 @@ def test_the_compiler_is_timed_for_every_kernel_of_a_case(
     rows = record.read(out)["rows"]
     assert [len(row["launches"]) for row in rows] == [1] * 5
     launches = [launch for row in rows for launch in row["launches"]]
-    assert all(1 < launch["smallest_ms"] < launch["ms"] < 5000 for launch in launches)
+    assert all(5 < launch["smallest_ms"] < launch["ms"] < 5000 for launch in launches)
     assert all(len(cold.cells(row)) == len(cold.HEAD) for row in rows)
     monkeypatch.setattr(cold, "GOAL", 1)
     assert "all but A1, A2, A3, A4, A5" in cold.summary(rows)
@@ -590,8 +590,8 @@ def test_large_windows_apart_take_the_cheaper_kernel_channels_last() -> None:
                 "layout": "NHWC",
                 "kernel": k,
                 "strides": k,
+                "shape": (8, 2048, 2048, channels),
             }
-            | {"shape": (8, 2048, 2048, channels)}
         )
         for op, dtype, channels in (("average", "uint8", 3), ("max", "float16", 64))
         for k in (12, 32, 64)

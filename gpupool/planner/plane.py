@@ -50,9 +50,9 @@ def serves(problem: PoolProblem, geometry: Geometry, alignment: int, rival: floa
     """
     taps = taps_of(problem.window)
     axes = [dim.axis for dim in geometry.dims if dim.axis.out > 1]
-    dear = problem.channels_last or any(a.stride < a.kernel for a in axes)
+    compared = problem.channels_last or any(a.stride < a.kernel for a in axes)
     apart = all(2 * a.stride >= min(a.kernel, a.size) for a in axes)
-    apart = apart and (not dear or cost(geometry) < rival)
+    apart = apart and (not compared or cost(geometry) < rival)
     small_planes = taps >= STAGED_TAPS and _staged_outputs(problem, geometry, alignment) > 0
     dearer = problem.reduction == "max" and cost(geometry) >= window.cost(problem, geometry)
     long = taps >= LONG_SUM and not dearer
