@@ -52,14 +52,24 @@ class Counts:
         return sum(times * width for (name, width), times in self.accesses.items() if name in names)
 
 
+def whole_warps(threads: int) -> int:
+    """Return the lanes of a block: its last warp may have some without a thread.
+
+    >>> whole_warps(256), whole_warps(129)
+    (256, 160)
+    """
+    return -(-threads // WARP) * WARP
+
+
 def sample(grid: tuple[int, int], threads: int, blocks: int = 16) -> tuple[Array, Array, Array]:
     """Choose blocks spread over the grid; return thread, block x and block y of every lane."""
     total = grid[0] * grid[1]
     count = min(blocks, total)
     # One block from each of as many equal parts, at no regular distance: borders are periodic.
     places = (np.arange(count) + np.random.default_rng(0).random(count)) * (total / count)
-    flat = places.astype(np.int64).repeat(threads)
-    return np.tile(np.arange(threads), count), flat % grid[0], flat // grid[0]
+    lanes = whole_warps(threads)
+    flat = places.astype(np.int64).repeat(lanes)
+    return np.tile(np.arange(lanes), count), flat % grid[0], flat // grid[0]
 
 
 def constant_bank(grid: tuple[int, int], threads: int, base: int, parameters: bytes) -> bytes:
@@ -73,10 +83,11 @@ def count(
 ) -> Counts:
     """Step lanes (whole warps, see ``sample``) through ``code``; ``constants`` is bank 0."""
     thread, *block = lanes
-    stepper = _Stepper(code, Lanes(thread, (block[0], block[1]), constants))
+    threads = int.from_bytes(constants[:4], "little")
+    stepper = _Stepper(code, Lanes(thread, (block[0], block[1]), constants), thread < threads)
     with np.errstate(all="ignore"):
         stepper.run()
-    frequency = Counter(stepper.executed.tolist())
+    frequency = Counter(stepper.executed[thread < threads].tolist())
     path = max(frequency, key=lambda n: (frequency[n], n))
     accesses = {key: float(times.mean()) for key, times in sorted(stepper.accesses.items())}
     return Counts(float(stepper.issued.mean()), path, accesses, len(stepper.assumed))
@@ -85,11 +96,11 @@ def count(
 class _Stepper:
     """Control flow: which lanes are where, and which wait at a convergence barrier."""
 
-    def __init__(self, code: Sequence[Instruction], lanes: Lanes) -> None:
+    def __init__(self, code: Sequence[Instruction], lanes: Lanes, alive: Array) -> None:
         self.code, self.lanes = code, lanes
         self.index = {instruction.address: i for i, instruction in enumerate(code)}
         self.remaining = _remaining(code, self.index)
-        self.alive = np.ones(lanes.count, bool)
+        self.alive = alive
         self.at: dict[int, Array] = {0: self.alive.copy()}
         self.waiting: dict[int, Array] = {}
         self.members: dict[str, Array] = defaultdict(lambda: np.zeros(lanes.count, bool))

@@ -97,7 +97,7 @@ def occupancy(registers: int, shared: int, threads: int = THREADS) -> float:
     >>> occupancy(32, 0), occupancy(40, 48 * 1024)
     (1.0, 0.5)
     """
-    warps = threads // 32
+    warps = issue.whole_warps(threads) // issue.WARP
     each_warp = -(-max(registers, 1) * 32 // 256) * 256
     by_registers = REGISTERS // each_warp // warps
     by_shared = SHARED // (-(-(shared + 1024) // 128) * 128)
@@ -112,7 +112,7 @@ def analyse(case: Case, chosen: Plan | None = None) -> dict[str, Any]:
     chosen = chosen or plan(case.problem)
     launches = [analyse_launch(chosen, launch) for launch in chosen.launches]
     outputs = case.outputs
-    threads = [prod(launch.grid) * launch.block for launch in chosen.launches]
+    threads = [prod(launch.grid) * issue.whole_warps(launch.block) for launch in chosen.launches]
 
     def total(key: str) -> float:
         return float(sum(r[key] * n for r, n in zip(launches, threads, strict=True)) / outputs)

@@ -35,6 +35,8 @@ struct Together {
     };
 
     const Place& place;
+    const Index n;                          // number of the output
+    const long long outputs;                // as many as there are: from there on n is none
     const T* x;
     unsigned char* meeting;                 // shared memory for 256 partial results
     const Part part;
@@ -227,6 +229,7 @@ struct Together {
     }
 
     __device__ bool any(bool wanted) const {
+        wanted &= n < outputs;
         if constexpr (Workers == 1) return wanted;
         return neighbours ? __any_sync(0xffffffff, wanted) : __syncthreads_or(wanted);
     }
@@ -243,7 +246,7 @@ plane_parts(const typename Op::Element* __restrict__ x, typename Op::Accumulator
     bool active = n < w.outputs;
     const Output place(w, active ? n : 0);
     const auto part = Block::one(place, active, blockIdx.y, gridDim.y);
-    const Block traverse{place, x + place.base, shared, part, nullptr, 0};
+    const Block traverse{place, n, w.outputs, x + place.base, shared, part, nullptr, 0};
     auto result = traverse(Op(w.norm));
     if (active && Block::worker() == 0) parts[n * gridDim.y + blockIdx.y] = result;
 }
@@ -260,8 +263,8 @@ plane(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__
     bool active = n < w.outputs;
     const Output place(w, active ? n : 0);
     const auto whole = Block::all(place, active);
-    const Block traverse{place, x + place.base, shared, whole, parts ? parts + n * part_count : nullptr,
-                         active ? part_count : 0};
+    const Block traverse{place, n, w.outputs, x + place.base, shared, whole,
+                         parts ? parts + n * part_count : nullptr, active ? part_count : 0};
     store(Op(w.norm), place, traverse, n, active && Block::worker() == 0, x, y, indices);
 }
 
@@ -288,7 +291,7 @@ plane_staged(const typename Op::Element* __restrict__ x, typename Op::Out* __res
     bool active = Block::slot() < here;
     int n = active ? first + Block::slot() : 0;
     const Output place(w, n);
-    const Block traverse{place, planes + Block::slot() * size, shared, {{0, 1}, {0, active ? size : 0}},
-                         nullptr, 0};
+    const Block traverse{place, 0, 1, planes + Block::slot() * size, shared,
+                         {{0, 1}, {0, active ? size : 0}}, nullptr, 0};
     store(Op(w.norm), place, traverse, n, active && Block::worker() == 0, x, y, indices);
 }

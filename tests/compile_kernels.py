@@ -28,7 +28,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -119,7 +119,21 @@ def generic_plans(most_axes: int) -> Iterator[Plan]:
                 chosen = _plan(problem, "separable")
             if chosen.launches[0].source == "separable.cu":
                 yield chosen
+    for chosen in map(partial(_plan, kernel="channels"), _images_last()):
+        if chosen.launches[0].source == "channels.cu":
+            yield chosen
     yield from map(_plan, _other_problems())
+
+
+def _images_last() -> Iterator[Problem]:
+    """Return whole images, channels last: in one part, in many, and past 32-bit sums in each."""
+    for op, dtype, attributes in reductions():
+        if "return_indices" not in attributes:
+            for batch, side in ((1, 8), (1, 1000), (1, 3000), (512, 3000)):
+                yield resolve(
+                    op, (batch, side, side, 4), dtype, kernel_shape=side, strides=side,
+                    channels_last=True, **attributes,
+                )  # fmt: skip
 
 
 def _other_problems() -> Iterator[Problem]:

@@ -148,14 +148,15 @@ def test_cases_are_chosen_by_name_operator_and_dtype() -> None:
 # instruction takes 0x10.
 
 WARP_0 = (np.arange(32), np.zeros(32, int), np.zeros(32, int))
+BANK_0 = issue.constant_bank((1, 1), 32, 0x210, b"")
 
 
-def counted(name: str, lanes: Any = None) -> issue.Counts:
+def counted(name: str, lanes: Any = None, threads: int = 256) -> issue.Counts:
     launch = json.loads((DATA / "launches.json").read_text())[name]
     grid = tuple(launch["grid"])
-    bank = issue.constant_bank(grid, 256, 0x210, bytes.fromhex(launch["parameters"]))
+    bank = issue.constant_bank(grid, threads, 0x210, bytes.fromhex(launch["parameters"]))
     code = sass.parse((DATA / f"{name}.sass").read_text())
-    return issue.count(code, bank, issue.sample(grid, 256) if lanes is None else lanes)
+    return issue.count(code, bank, issue.sample(grid, threads) if lanes is None else lanes)
 
 
 def test_a_window_of_3x3_counts_as_by_hand() -> None:
@@ -173,6 +174,18 @@ def test_a_window_of_3x3_counts_as_by_hand() -> None:
     top = 67 + 5 + 2 * row + 5
     counts = counted("window", WARP_0)
     assert (counts.path, counts.issued) == (top, top)
+
+
+def test_the_last_warp_of_a_block_may_lack_threads() -> None:
+    """It issues as a whole one does; what is no thread moves nothing."""
+    whole, lacking = counted("window", threads=64), counted("window", threads=33)
+    assert whole.path == lacking.path
+    assert whole.accesses["STG", 4] == 1
+    assert lacking.accesses["STG", 4] == 33 / 64
+    first = (np.arange(64), np.zeros(64, int), np.zeros(64, int))
+    alone = counted("window", tuple(values[:32] for values in first), threads=33)
+    both = counted("window", first, threads=33)
+    assert both.issued == alone.issued
 
 
 def test_a_window_with_run_time_sizes_counts_as_by_hand() -> None:
@@ -284,7 +297,7 @@ def test_a_branch_on_data_takes_the_shorter_way_and_is_reported() -> None:
         ".L_1:\n"
         "/*0050*/ EXIT ;\n"
     )
-    counts = issue.count(code, bytes(0x300), WARP_0)
+    counts = issue.count(code, BANK_0, WARP_0)
     assert (counts.path, counts.assumed) == (4, 1)
 
 
@@ -296,7 +309,7 @@ def test_a_kernel_that_never_ends_is_an_error(monkeypatch: pytest.MonkeyPatch) -
         "/*0040*/ BSYNC B0 ;\n.L_1:\n/*0050*/ EXIT ;\n"
     )
     with pytest.raises(GpupoolError, match="simulated steps"):
-        issue.count(code, bytes(0x300), WARP_0)
+        issue.count(code, BANK_0, WARP_0)
 
 
 # Static, where the tools are installed
@@ -600,6 +613,37 @@ def test_large_windows_apart_take_the_cheaper_kernel_channels_last() -> None:
     chosen, *others = issued(*(planned(cases, kernel) for kernel in kernels))
     for case, cost, *rest in zip(cases, chosen, *others, strict=True):
         assert cost <= 1.25 * min(rest), (case, cost, rest)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tools")
+def test_images_channels_last_take_the_cheaper_kernel() -> None:
+    """Where outputs fill the card: elsewhere the longest way counts, not the sum of all."""
+    operators: list[dict[str, Any]] = [
+        {"op": "global-average", "dtype": "float16"},
+        {"op": "global-max", "dtype": "uint8"},
+        {"op": "global-lp", "dtype": "float32", "p": 3},
+    ]
+    shapes = [(512, 4, 4, 96), (512, 7, 7, 1280), (256, 14, 14, 320), (256, 56, 56, 64)]
+    cases = [
+        Case.from_json({"id": f"{shape}", "layout": "NHWC", "shape": shape, **operator})
+        for operator, shape in product(operators, shapes)
+    ]
+    kernels = ("auto", "channels", "plane", "window", "specialised")
+    chosen, *others = issued(*(planned(cases, kernel) for kernel in kernels))
+    for case, cost, *rest in zip(cases, chosen, *others, strict=True):
+        assert cost <= 1.25 * min(rest), (case, cost, dict(zip(kernels[1:], rest, strict=True)))
+
+
+@pytest.mark.usefixtures("tools")
+@pytest.mark.parametrize("dtype", ["uint8", "float16"])
+def test_few_images_channels_last_are_read_at_the_speed_of_memory(dtype: str) -> None:
+    fields = {"id": "photographs", "op": "global-average", "dtype": dtype, "layout": "NHWC"}
+    case = Case.from_json({**fields, "shape": (4, 2160, 3840, 3)})
+    row = static.analyse(case)
+    assert not row["doubt"]
+    assert 2 * row["issued"] < row["budget"]
+    assert {access["bytes"] for access in row["launches"][0]["accesses"]} >= {16}
 
 
 @pytest.mark.slow

@@ -123,8 +123,14 @@ def calls() -> list[Configuration]:
             Configuration(large(name, "float32", False, indices, by_blocks(kernel)), kernel)
             for kernel in KERNELS
         ]
+    chosen += [
+        Configuration(Case("global_max_pool", (np.ones(shape),), {"channels_last": True}), kernel)
+        for shape in ((1, 43, 43, 3), (1, 2, 2, 4))
+        for kernel in ("channels", "channels, few workers")
+    ]
     long = Case("global_average_pool", (np.ones((1, 1, 40000), np.int8),), {})
-    chosen += [Configuration(long), Configuration(far_apart(1e200, 1e-120, 1, 0.005))]
+    chosen += [Configuration(long)]
+    chosen += [Configuration(far_apart(1e200, 1e-120, 1, p)) for p in (0.005, 2, 2.5)]
     chosen += [
         one for one in sums_of_every_magnitude()
         if one.kernel == "vectors" and one.case.arrays[0].dtype == np.float32

@@ -311,6 +311,7 @@ GRAPHS: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
     "rows": ("AveragePool", (2, 8, 64, 64), {"kernel_shape": 3, "pads": 1}),
     "plane": ("GlobalAveragePool", (8, 512, 20, 20), {}),
     "parts": ("GlobalMaxPool", (1, 2, 400, 400), {}),
+    "channels": ("GlobalAveragePool", (2, 80, 80, 12), {"channels_last": True}),
 }
 
 

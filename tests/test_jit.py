@@ -133,7 +133,7 @@ def test_every_expression_is_of_names_from_tables_and_bounded_integers() -> None
     expressions = set()
     for i in range(2000):
         problem = verify.draw_call(np.random.default_rng((9, i))).problem
-        for kernel in ("auto", "window", "plane", "specialised", "rows"):
+        for kernel in ("auto", "window", "plane", "channels", "specialised", "rows"):
             for chosen in plan(problem, kernel=kernel).launches:
                 assert (KERNELS / chosen.source).exists()
                 expressions.add(chosen.expression)

@@ -33,7 +33,7 @@ from gpupool.planner import Plan, roi, rows, separable, specialised
 from gpupool.planner.parameters import window_dtype
 from gpupool.problem import resolve
 from tests import emulator, reference, strategies
-from tests.combinations import combinations
+from tests.combinations import PALETTES, combinations
 from tests.conftest import Backend, emulator_backend, numpy_backend
 from tests.cuda_on_cpu import FORWARD, REVERSE, SENTINELS, EmulatedModule, shuffled
 from tests.strategies import Case
@@ -52,6 +52,8 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "plane": ("plane", {}),
     "few workers": ("plane", {"FILL": 1}),
+    "channels": ("channels", {"ROWS": 1}),
+    "channels, few workers": ("channels", {"FILL": 1, "BLOCKS": 1}),
     "vectors": ("separable_vectors", {"SEPARABLE_TAPS": 1}),
     "vectors in parts": (
         "separable_vectors",
@@ -132,15 +134,16 @@ def assert_same(
         np.testing.assert_array_equal(bits(result), bits(array))
 
 
-def assert_configuration_right(configuration: Configuration) -> None:
+def assert_configuration_right(configuration: Configuration, **settings: Any) -> None:
     """Judge one run, and hold the runs in other orders of threads to its very bits.
 
     Fresh outputs hold another sentinel in each run: an unwritten element would differ.
     """
-    results = configuration.run(schedule=SCHEDULES[0], sentinel=SENTINELS[0])
+    results = configuration.run(schedule=SCHEDULES[0], sentinel=SENTINELS[0], **settings)
     assert_right(configuration.case, results)
     for schedule in SCHEDULES[1:]:
-        assert_same(configuration.run(schedule=schedule, sentinel=SENTINELS[1]), results)
+        again = configuration.run(schedule=schedule, sentinel=SENTINELS[1], **settings)
+        assert_same(again, results)
 
 
 # Every combination
@@ -206,7 +209,14 @@ STRATEGIES: dict[str, st.SearchStrategy[Case]] = {
 
 
 POOLS = [name for name in STRATEGIES if name.endswith("_pool") and "roi" not in name]
-SOURCES = ("window.cu", "rows.cu", "plane.cu", "separable.cu", "separable_vectors.cu")
+SOURCES = (
+    "window.cu",
+    "rows.cu",
+    "plane.cu",
+    "channels.cu",
+    "separable.cu",
+    "separable_vectors.cu",
+)
 """What pools: the files that ``KERNELS`` ask for."""
 
 
@@ -221,6 +231,8 @@ def configurations(
 def served(configuration: Configuration) -> Configuration:
     """Leave away what these kernels do not take, so that they are what runs."""
     kernel, case = configuration.kernel, configuration.case
+    if KERNELS[kernel][0] == "channels":
+        return Configuration(whole_images(case), kernel)
     if KERNELS[kernel][0] not in ("rows", "separable", "separable_vectors"):
         return configuration
     x, plain = case.arrays[0], {"dilations": None, "return_indices": False, "storage_order": 0}
@@ -238,6 +250,17 @@ def served(configuration: Configuration) -> Configuration:
             plain["strides"] = None
     arguments = {name: value for name, value in plain.items() if name in case.arguments}
     return Configuration(case.on(np.ascontiguousarray(x), **arguments), kernel)
+
+
+def whole_images(case: Case) -> Case:
+    """Return the operator on adjoining pixels, of one image where those of more are not aligned."""
+    last = case.arguments["channels_last"]
+    x = np.ascontiguousarray(case.arrays[0] if last else np.moveaxis(case.arrays[0], 1, -1))
+    x = x if x[0].nbytes % 16 == 0 else x[:1]
+    plain = {"kernel_shape": x.shape[1:-1], "strides": None, "pads": None, "dilations": None}
+    plain |= {"auto_pad": "NOTSET", "ceil_mode": False, "return_indices": False, "storage_order": 0}
+    plain |= {"channels_last": True, "p": min(case.arguments.get("p", 2), 3) // 1 or 2}
+    return case.on(x, **{name: value for name, value in plain.items() if name in case.arguments})
 
 
 def overlap(case: Case) -> bool:
@@ -592,6 +615,61 @@ def test_vectors_lie_along_the_channels_of_one_pixel_or_of_some():
     assert set(along) == {"one_pixel", "some_pixels"}, along
     for configuration in found:
         assert_configuration_right(configuration)
+
+
+IMAGES_LAST = (
+    (1, 43, 49, 3),  # in parts, and a few elements behind the last vector
+    (1, 7, 9, 2),
+    (1, 1, 3, 5),  # less than a row
+    (1, 2, 3, 255),
+    (2, 4, 16, 7),
+    (3, 8, 4, 4),
+    (2, 3, 4, 96),
+    (1, 3, 3, 256),
+    (2, 1, 3, 336),  # in groups of unlike many columns
+    (1, 1, 3, 1040),
+)
+
+
+@pytest.mark.parametrize(
+    ("function", "dtype"),
+    [
+        *product(("global_max_pool", "global_average_pool"), strategies.EVERY),
+        *product(("global_lp_pool",), strategies.FLOATS[1:]),
+    ],
+)
+def test_vectors_of_channels_of_whole_images(function, dtype):
+    """Rows of one pixel or of many, in one part or several, with what no vector holds."""
+    random, of = np.random.default_rng(43), strategies.dtype_of(dtype)
+
+    def image(palette: str, *shape: int) -> np.ndarray[Any, Any]:
+        return np.asarray(PALETTES[palette](random, shape, of)).astype(of)
+
+    sums = dtype in strategies.FLOATS and function != "global_max_pool"
+    images = [image("normal" if sums else "any bits", *shape) for shape in IMAGES_LAST]
+    images.append(image("ties", 3, 16, 7, 3)[::2, :5])  # that lie apart
+    if sums:  # which are made again
+        images += [image(palette, 2, 4, 16, 7) for palette in ("near the maximum", "subnormal")]
+    cases = [Case(function, (x,), {"channels_last": True}) for x in images]
+    ways = "channels", "channels, few workers"
+    found = [Configuration(case, kernel) for case, kernel in product(cases, ways)]
+    launches = compile_ahead(found, build="checked")
+    kernels = Counter(launch.kernel for launch in launches)
+    assert kernels["channels"] + kernels["channels_parts"] == len(found), kernels
+    assert {launch.grid[1] > 1 for launch in launches} == {False, True}
+    for configuration in found:
+        assert_configuration_right(configuration, build="checked")
+
+
+def test_vectors_of_channels_are_summed_in_64_bits_where_32_are_too_few():
+    x = np.random.default_rng(53).integers(0, 256, (1, 43, 49, 3), np.uint8)
+    case = Case("global_average_pool", (x,), {"channels_last": True, "dtype": "float32"})
+    with emulator.constants(byte_sum_dtype=lambda _: np.dtype(np.int64)):
+        for kernel in ("channels", "channels, few workers"):
+            configuration = Configuration(case, kernel)
+            first, *_ = configuration.launches
+            assert (first.source, "long long" in first.expression) == ("channels.cu", True)
+            assert_configuration_right(configuration, build="checked")
 
 
 @pytest.mark.parametrize("kernel", ["rows", "vectors", "separable", "plane"])
@@ -1062,6 +1140,7 @@ STRUCTS = {
         for axes, index in product((1, 2, 3, 4), ("int", "long long"))
     },
     "Rows": ("rows.cu", rows.rows_dtype()),
+    "Channels": ("channels.cu", planner.channels.CHANNELS_DTYPE),
     "Tiles": ("separable.cuh", separable.TILES_DTYPE),
     "Roi": ("roi.cu", roi.ROI_DTYPE),
 }

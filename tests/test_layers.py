@@ -41,6 +41,7 @@ ORDER = (
     "planner.separable",
     "planner.separable_vectors",
     "planner.plane",
+    "planner.channels",
     "planner.unpool",
     "planner.roi",
     "planner.preprocess",

@@ -6,7 +6,7 @@ import ast
 import dataclasses
 from collections import Counter
 from itertools import product
-from math import prod
+from math import gcd, prod
 from pathlib import Path
 from typing import Any
 
@@ -528,11 +528,40 @@ def test_one_channel_lies_last_as_it_lies_first(kernel, batch):
 
 @pytest.mark.parametrize("kernel", planner.KERNELS)
 def test_plan_asks_for_one_kernel(kernel):
-    call = gpupool.plan(
-        "max", (1, 64, 56, 56), "float16", kernel_shape=(7, 7), pads=3, kernel=kernel
-    )
+    window = {"kernel_shape": 7, "pads": 3}
+    if kernel == "channels":
+        window = {"kernel_shape": (64, 56), "channels_last": True}
+    call = gpupool.plan("max", (1, 64, 56, 56), "float16", kernel=kernel, **window)
     assert call.plan.kernel == (kernel if kernel != "auto" else "rows")
     assert plan(call.problem, kernel=kernel) is call.plan
+
+
+def test_whole_images_channels_last_are_read_by_vectors_of_channels():
+    """Adjoining pixels, in vectors that one scale of all sums in a thread is no matter for."""
+
+    def chosen(x: np.ndarray[Any, Any], reduction: str = "max", **more: Any) -> str:
+        attributes = {"kernel_shape": x.shape[1:-1], "channels_last": True, **more}
+        problem = resolve(reduction, x.shape, x.dtype, **attributes)
+        steps = tuple(step // x.itemsize for step in x.strides)
+        return plan(problem, steps, gcd(16, x.ctypes.data)).kernel
+
+    memory = np.zeros(2 * 512 * 513 * 3 + 64, np.float32)
+    memory = memory[-memory.ctypes.data % 16 // 4 :]
+    x = memory[: 2 * 512 * 512 * 3].reshape(2, 512, 512, 3)
+    assert chosen(x) == chosen(x[:1]) == chosen(x[1:]) == chosen(x[:, :400]) == "channels"
+    assert chosen(x, "average") == chosen(x, "lp", p=3) == "channels"
+    assert chosen(x, return_indices=True) == chosen(x, "lp", p=2.5) == "plane"
+    assert chosen(memory[: x.size].view(np.float64).reshape(2, 512, 256, 3), "lp") == "plane"
+    assert chosen(x[:, :, :400]) == chosen(x[..., :2]) == chosen(x[:, ::2]) == "plane"
+    assert chosen(memory[1 : x.size + 1].reshape(x.shape)) == "plane"  # no aligned vectors
+    odd = memory[: 2 * 511 * 511 * 3].reshape(2, 511, 511, 3)
+    assert (chosen(odd), chosen(odd[:1])) == ("plane", "channels")
+    wide = memory[: 300 * 300 * 6].reshape(1, 30, 60, 300)
+    assert (chosen(wide), chosen(memory[: 257 * 900].reshape(1, 30, 30, 257))) == (
+        "channels",
+        "plane",
+    )
+    assert chosen(x.reshape(2**15, 4, 4, 3)) == "specialised"  # few taps, many outputs
 
 
 def test_plan_gives_rows_also_where_others_are_cheaper():

@@ -245,6 +245,10 @@ def global_last() -> Any:
     return emulator.global_max_pool(floats(1, 30, 31, 3), channels_last=True)
 
 
+def images_last() -> Any:
+    return emulator.global_average_pool(floats(1, 33, 31, 3), channels_last=True)
+
+
 def unpool() -> Any:
     x = floats(2, 150)[:, None]
     indices = np.arange(300).reshape(x.shape) // 2 * 2
@@ -311,6 +315,28 @@ BUGS = {
     "planes past the outputs": Planted(
         "plane.cu", "bool active = n < w.outputs;", "bool active = true;", OUTSIDE, global_last,
         "plane",
+    ),
+    "no barrier before columns meet": Planted(
+        "channels.cu", "seats[e * threads + own] = a[e];\n        __syncthreads();\n",
+        "seats[e * threads + own] = a[e];\n", RACE + "shared memory|which nobody wrote",
+        images_last, "channels",
+    ),
+    "no barrier in the tree of columns": Planted(
+        "channels.cu", "            }\n            __syncthreads();\n", "            }\n",
+        RACE + "shared memory", images_last, "channels",
+    ),
+    "rows past the image": Planted(
+        "channels.cu", "c.rows + (column < c.rest)", "c.rows + 1", OUTSIDE, images_last, "channels",
+    ),
+    "elements past the image": Planted(
+        "channels.cu", "e < c.tail", "e < width", OUTSIDE, images_last, "channels",
+    ),
+    "elements behind the last vector left out": Planted(
+        "channels.cu", "if (!behind) return;", "return;", None, images_last, "channels",
+    ),
+    "outputs of no channel": Planted(
+        "channels.cu", "return threadIdx.x < outputs;", "return true;", OUTSIDE,
+        images_last, "channels",
     ),
     "pixels past the row": Planted(
         "rows.cu", "within(position, size())", "position >= 0", OUTSIDE,
@@ -469,6 +495,26 @@ def test_planted_bugs_are_found(name, tmp_path):
         for results in wrong
         for one, other in zip(results, right, strict=True)
     )
+
+
+@pytest.mark.parametrize("kernel", ["plane", "channels"])
+def test_threads_without_an_output_ask_for_no_second_look(kernel, tmp_path):
+    x = floats(1, 30, 31, 3)
+    bug = Planted(
+        "ops.cuh",
+        "const WidePowers<P> wide(norm);",
+        "assert(false); const WidePowers<P> wide(norm);",
+        None,
+        pool(),
+    )
+    folder = planted_folder(bug, tmp_path / "kernels")
+
+    def norm(x: np.ndarray[Any, Any]) -> Any:
+        return emulator.global_lp_pool(x, channels_last=True)
+
+    settled(lambda: norm(x), kernel, folder=folder)
+    with pytest.raises(KernelError, match="assert"):
+        settled(lambda: norm(np.zeros_like(x)), kernel, folder=folder)
 
 
 def test_an_access_astray_hits_no_output():

@@ -13,6 +13,7 @@ from functools import lru_cache
 from math import inf
 
 from gpupool.planner import (
+    channels,
     plane,
     preprocess,
     roi,
@@ -39,7 +40,9 @@ from gpupool.problem import (
 
 __all__ = ["KERNELS", "THREADS", "Launch", "Plan", "Scalar", "plan"]
 
-KERNELS = ("auto", "window", "specialised", "rows", "plane", "separable_vectors", "separable")
+KERNELS = (
+    "auto", "window", "specialised", "rows", "plane", "channels", "separable_vectors", "separable",
+)  # fmt: skip
 """What ``plan`` may be asked for; "window" is the generic tier of window.cu."""
 
 CLEARLY, CLEARLY_OF_VOLUMES = {4: 0.8, 8: 0.65}, {4: 0.8, 8: 0.5}
@@ -95,6 +98,10 @@ def _pooling(
     tile = _rows_tile(problem, geometry, alignment, kernel)
     most = _sliding_cost(problem, geometry, tile) if kernel == "auto" else inf
     shared = kernel == "auto" and plane.serves(problem, geometry, alignment, most)
+    if kernel in ("auto", "channels"):
+        rival = min(most, plane.cost(geometry)) if shared else most
+        if channels.serves(problem, geometry, alignment, rival):
+            return channels.plan(problem, steps, geometry)
     if kernel in ("separable_vectors", "separable") or (
         kernel == "auto" and not _leaves_memory_the_limit(problem, geometry, tile)
     ):
@@ -126,7 +133,7 @@ def _rows_tile(
     problem: PoolProblem, geometry: Geometry, alignment: int, kernel: str
 ) -> Tile | None:  # fmt: skip
     """Return the tile of rows.cu that costs least; unless asked for, where it is worth it."""
-    if kernel in ("window", "specialised", "plane") or not specialisable(geometry):
+    if kernel in ("window", "specialised", "plane", "channels") or not specialisable(geometry):
         return None
     tile = rows.cheapest(problem, geometry, alignment)
     if tile is None or kernel == "rows":

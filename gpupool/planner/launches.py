@@ -24,11 +24,17 @@ VECTOR_BYTES = 16
 BUSY = 2**14
 """Threads that keep a large card issuing, a warp for each of its schedulers: fewer are no gain."""
 
+FILL = 2**16
+"""Threads whose loads keep the way to memory full: outputs are shared by no more than that."""
+
 BUDGET = 7.8
 """Thread-instructions that an H200 issues in the time it copies one byte (33.4e12 / 4.3e12)."""
 
 MOST_BLOCKS = 2**31 - 1
 """Blocks that CUDA takes along the first axis of a grid."""
+
+MOST_PARTS = 65535
+"""Blocks that it takes along the second, which are the parts of one output."""
 
 BLOCKS = 512
 """Blocks that fill a large card; fewer outputs than this cut their planes into parts."""
@@ -50,6 +56,8 @@ class Launch:
     grid: tuple[int, int]
     shared: int = 0
     block: int = THREADS
+    specialised: bool = False
+    """Whether it is the tier of its file that has a name of its own."""
 
     @classmethod
     def over(
@@ -60,6 +68,11 @@ class Launch:
         block = THREADS if threads >= BLOCKS * THREADS else FEW_THREADS
         grid = (-(-threads // block), 1)
         return cls(source, kernel, template, operands, scalars, grid, block=block)
+
+    @property
+    def called(self) -> str:
+        """The name that ``plan`` takes: the file's, but for one tier of window.cu."""
+        return "specialised" if self.specialised else self.source.removesuffix(".cu")
 
     @property
     def expression(self) -> str:
@@ -90,12 +103,7 @@ class Plan:
     @property
     def kernel(self) -> str:
         """What serves, by the name that ``plan`` takes where there is a choice, or "none"."""
-        if not self.launches:
-            return "none"
-        launch = self.launches[-1]
-        if launch.kernel == "window" and "Sizes<0" not in launch.expression:
-            return "specialised"
-        return launch.source.removesuffix(".cu")
+        return self.launches[0].called if self.launches else "none"
 
     def __repr__(self) -> str:
         problem = self.problem

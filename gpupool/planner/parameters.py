@@ -33,6 +33,16 @@ def divisor_dtype(index: str) -> np.dtype[Any]:
     return np.dtype([("divisor", "i8")], align=True)
 
 
+NORM_DTYPE = np.dtype(
+    [
+        *((name, "f8") for name in ("p", "exponent", "slip", "at_least")),
+        ("least", "u4"),
+        ("accurate", "u4"),
+    ]
+)
+"""The NumPy mirror of ``Norm``."""
+
+
 @lru_cache(maxsize=64)
 def window_dtype(axes: int, index: str) -> np.dtype[Any]:
     """Return the NumPy mirror of ``Window<axes, index>``."""
@@ -50,18 +60,11 @@ def window_dtype(axes: int, index: str) -> np.dtype[Any]:
     axis = np.dtype(
         [*((name, integer) for name in names), ("index_step", "i8"), ("out", divisor)], align=True
     )
-    norm = np.dtype(
-        [
-            *((name, "f8") for name in ("p", "exponent", "slip", "at_least")),
-            ("least", "u4"),
-            ("accurate", "u4"),
-        ]
-    )
     counts = ("outputs", "batch_step", "channel_step", "index_batch_step", "index_channel_step")
     return np.dtype(
         [
             *((name, "i8") for name in counts),
-            ("norm", norm),
+            ("norm", NORM_DTYPE),
             ("channels", divisor),
             ("axis", axis, (axes,)),
         ],
@@ -90,7 +93,7 @@ def window_parameters(problem: PoolProblem, geometry: Geometry) -> Scalar:
     packed["outputs"] = geometry.outputs
     packed["batch_step"], packed["index_batch_step"] = _steps(geometry.batch)
     packed["channel_step"], packed["index_channel_step"] = _steps(geometry.channels)
-    packed["norm"] = _norm(problem)
+    packed["norm"] = norm(problem)
     packed["channels"] = divisor(geometry.channels.axis.size, index)
     for row, dim in zip(packed["axis"], geometry.dims, strict=True):
         a = dim.axis
@@ -107,7 +110,7 @@ def _steps(dim: Dim) -> tuple[int, int]:
     return dim.step, dim.index_step
 
 
-def _norm(problem: PoolProblem) -> tuple[float, float, float, float, int, int]:
+def norm(problem: PoolProblem) -> tuple[float, float, float, float, int, int]:
     """Return ``Norm`` of kernels/ops.cuh.
 
     The last two are the least accurate sum's leading bits and how many there are: no sum of them

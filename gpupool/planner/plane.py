@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from gpupool.planner import window
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import (
     BLOCKS,
+    BUSY,
+    FILL,
     MOST_BLOCKS,
+    MOST_PARTS,
     SHARED_BYTES,
     THREADS,
     WARP,
@@ -28,18 +33,24 @@ SHARED_TAPS = 128
 STAGED_TAPS = 16
 """Planes from this many elements are worth a copy to shared memory."""
 
-FILL = 2**16
-"""Threads whose loads keep the way to memory full: outputs are shared by no more than that."""
-
 LONG_SUM = 4096
 """Sums from this many taps are always shared: one thread's would lose accuracy."""
 
 TAP, BORDER_TAP = 10, 30
 """Instructions of a tap, and where windows leave the input: counted from 961 to 66049 taps."""
 
+LAST_WORKERS = 8
+"""Threads of an output, channels last: a warp reads neighbouring channels."""
+
 LAST_OUTPUT = 4000
 """More of an output, channels last, where its workers meet in shared memory: counted from 144 to
 4096 taps."""
+
+LAST_OUTPUT_1D, LAST_TAP_1D = 1550, 5
+"""The same and a tap where one axis is left, as of whole images: counted from 400 to 10000 taps."""
+
+MERGE = 300
+"""Instructions of a thread that merges parts, channels last."""
 
 
 def serves(problem: PoolProblem, geometry: Geometry, alignment: int, rival: float) -> bool:
@@ -62,9 +73,29 @@ def serves(problem: PoolProblem, geometry: Geometry, alignment: int, rival: floa
 def cost(geometry: Geometry) -> float:
     """Estimate the instructions of all threads, of which few outputs do not lack any."""
     if geometry.channels_last:
-        return geometry.outputs * (LAST_OUTPUT + TAP * geometry.taps)
+        return _cost_last(geometry)
     tap = TAP if all(dim.inside for dim in geometry.dims) else BORDER_TAP
     return tap * geometry.outputs * geometry.taps
+
+
+def _cost_last(geometry: Geometry) -> float:
+    """Estimate those of whole blocks, as many as keep a large card issuing at least."""
+    alone = len(geometry.dims) == 1
+    output, tap = (LAST_OUTPUT_1D, LAST_TAP_1D) if alone else (LAST_OUTPUT, TAP)
+    blocks = -(-geometry.outputs * LAST_WORKERS // THREADS)
+    parts = _parts(blocks, geometry.taps, LAST_WORKERS)
+    reducing = max(blocks * parts * THREADS, BUSY) * (output + tap * geometry.taps / parts)
+    return reducing / LAST_WORKERS + (merging_cost(geometry) if parts > 1 else 0)
+
+
+def merging_cost(geometry: Geometry) -> float:
+    """Estimate the instructions of the launch that merges parts, channels last."""
+    return max(geometry.outputs * LAST_WORKERS, BUSY) * MERGE
+
+
+def _parts(blocks: int, vectors: int, workers: int) -> int:
+    """Return the blocks that each window is cut for, so that all of them fill the card."""
+    return max(1, min(BLOCKS // blocks, vectors // (16 * workers), MOST_PARTS))
 
 
 def plan(
@@ -73,38 +104,49 @@ def plan(
     """Share each output among several threads, planes in shared memory, or parts of few outputs."""
     if _staged_outputs(problem, geometry, alignment):
         return Plan(problem, strides, (_staged_launch(problem, geometry, alignment),))
-    taps, index = taps_of(problem.window), geometry.index_type
-    whole = _whole_rows(problem, geometry)
+    taps, whole = taps_of(problem.window), _whole_rows(problem, geometry)
     load = _vector_taps(problem, geometry, alignment) if whole else 1
     vectors = taps // load
-    workers = 8 if problem.channels_last else _workers(geometry, vectors, load)
+    workers = LAST_WORKERS if problem.channels_last else _workers(geometry, vectors, load)
     while workers > 1 and geometry.outputs * workers > MOST_BLOCKS * THREADS:
         workers //= 2
-    outputs = THREADS // workers
-    blocks = -(-geometry.outputs // outputs)
-    parts = max(1, min(BLOCKS // blocks, vectors // (16 * workers), 65535))
+    chosen = launch(problem, geometry, workers, whole, load)
+    blocks, _ = chosen.grid
+    parts = _parts(blocks, vectors, workers)
+    if parts == 1:
+        return Plan(problem, strides, (chosen,))
+    cut = replace(
+        chosen, kernel="plane_parts", operands=("x", "workspace"), scalars=chosen.scalars[1:],
+        grid=(blocks, parts),
+    )  # fmt: skip
+    return in_parts(problem, strides, geometry, cut, chosen)
+
+
+def in_parts(
+    problem: PoolProblem, strides: tuple[int, ...], geometry: Geometry, cut: Launch, last: Launch
+) -> Plan:
+    """Plan a launch whose blocks leave parts of each output, and one of this file to merge them."""
+    *operands, _ = last.operands
+    _, parameters = last.scalars
+    _, parts = cut.grid
+    last = replace(last, operands=(*operands, "workspace"), scalars=(np.int32(parts), parameters))
+    return Plan(problem, strides, (cut, last), geometry.outputs * parts * PART_BYTES)
+
+
+def launch(
+    problem: PoolProblem, geometry: Geometry, workers: int, whole: bool = False, load: int = 1
+) -> Launch:
+    """Return the launch in which so many threads share each output, and no parts are merged."""
+    index, outputs = geometry.index_type, THREADS // workers
     template = (
         operator(problem, index), str(len(geometry.dims)), index, str(outputs), str(workers),
         boolean(problem.channels_last), boolean(whole), str(load),
     )  # fmt: skip
-    parameters = window_parameters(problem, geometry)
+    scalars = np.int32(0), window_parameters(problem, geometry)
     shared = THREADS * PART_BYTES if problem.channels_last or workers > WARP else 0
-    last = Launch(
-        "plane.cu", "plane", template, ("x", "y", "indices", "workspace" if parts > 1 else ""),
-        (np.int32(parts if parts > 1 else 0), parameters), (blocks, 1), shared,
-    )  # fmt: skip
-    if parts == 1:
-        return Plan(problem, strides, (last,))
-    cut = Launch(
-        "plane.cu",
-        "plane_parts",
-        template,
-        ("x", "workspace"),
-        (parameters,),
-        (blocks, parts),
-        shared,
-    )
-    return Plan(problem, strides, (cut, last), geometry.outputs * parts * PART_BYTES)
+    grid = -(-geometry.outputs // outputs), 1
+    operands = ("x", "y", "indices", "")
+    return Launch("plane.cu", "plane", template, operands, scalars, grid, shared)
 
 
 def _workers(geometry: Geometry, vectors: int, load: int) -> int:

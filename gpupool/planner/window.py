@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import BUSY, Launch
 from gpupool.planner.parameters import (
@@ -42,7 +44,8 @@ def launch(problem: PoolProblem, geometry: Geometry, specialised: bool) -> Launc
     )
     scalars = (window_parameters(problem, geometry),)
     operands = ("x", "y", "indices")
-    return Launch.over(geometry.outputs, "window.cu", "window", template, operands, scalars)
+    generic = Launch.over(geometry.outputs, "window.cu", "window", template, operands, scalars)
+    return replace(generic, specialised=specialised)
 
 
 def unrolls(problem: PoolProblem, geometry: Geometry) -> bool:
