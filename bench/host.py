@@ -75,12 +75,15 @@ def without_launch() -> dict[str, Any]:
     """
     cupy = peers.module("cupy")
     planned = gpupool.plan("max", SHAPE, "float32", kernel_shape=3, **WINDOW)
-    x = _nowhere(cupy, SHAPE, 1 << 40)
-    y = _nowhere(cupy, planned.problem.outputs[0].shape, 1 << 41)
+    (x, other_x), (y, other_y) = (
+        [_nowhere(cupy, shape, start << place) for start in (1, 2)]
+        for shape, place in ((SHAPE, 40), (planned.problem.outputs[0].shape, 42))
+    )
     pairs: dict[str, Any] = {"strides": (2, 2), "pads": (1, 1, 1, 1)}
     ways: dict[str, Call] = {
         NOTHING: lambda: None,
         "plan object, out=": lambda: planned(x, out=y),
+        "plan object, other arrays": lambda: planned(other_x, out=other_y),
         "function, out=": lambda: gpupool.max_pool(x, 3, out=y, **WINDOW),
         "function with tuples, out=": lambda: gpupool.max_pool(x, (3, 3), out=y, **pairs),
     }

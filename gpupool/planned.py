@@ -2,7 +2,8 @@
 
 A function's call is a plan that is looked up and called. What a call has found out stays with its
 plan: on the GPU, a second call on arrays laid out like those of an earlier one adds addresses to
-prepared launches and repeats no check, some microseconds less for the host.
+prepared launches and repeats no check, some microseconds less for the host; a loop that fills one
+output from one input examines neither.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
 from typing import Any, Protocol
+from weakref import ref
 
 import numpy as np
 
@@ -84,6 +86,28 @@ class _Repeat:
         return self.current_device() == self.device
 
 
+class _Pair:
+    """An input and an output that have been computed: a loop over them need not examine them again.
+
+    CuPy never lets the dtype or the memory of an array change while it lives, only its shape.
+    """
+
+    __slots__ = ("repeat", "shape", "x", "y", "y_shape")
+
+    def __init__(self, repeat: _Repeat, x: Any, y: Any) -> None:
+        self.repeat = repeat
+        self.x, self.shape = ref(x), x.shape
+        self.y, self.y_shape = ref(y), y.shape
+
+    def is_given(self, inputs: tuple[Any, ...], out: Any) -> bool:
+        """Whether these are the arrays of a call, on the current device."""
+        x = self.x()
+        if x is None or out is None or len(inputs) != 1 or inputs[0] is not x:
+            return False
+        same_shapes = x.shape == self.shape and out.shape == self.y_shape
+        return bool(same_shapes and self.repeat.current_device() == self.repeat.device)
+
+
 class _Repeats:
     """The layouts that a plan has computed for, no more than LAYOUTS.
 
@@ -91,6 +115,7 @@ class _Repeats:
     """
 
     def __init__(self) -> None:
+        self.pair: _Pair | None = None
         self.latest: _Repeat | None = None
         self.known: dict[tuple[Any, ...], _Repeat] = {}
 
@@ -175,7 +200,12 @@ class PlannedCall:
 
     def _repeated(self, inputs: tuple[Any, ...], out: Any) -> Any:
         """Compute if nothing but addresses is new since an earlier call; None if more is."""
-        if out is None:
+        pair = self._repeats.pair
+        if pair is not None and pair.y() is out and pair.is_given(inputs, out):
+            pair.repeat.compute(inputs[0], out)
+            return out
+        allocates = out is None
+        if allocates:
             if not self._expects(inputs):
                 return None
             out = _as_result(_allocate(launch, self.problem, inputs[0]))
@@ -192,6 +222,8 @@ class PlannedCall:
         if repeat is None or not repeat.fits(starts):
             return None
         repeat.compute(*everything)
+        if (pair is None or pair.y() is None) and not allocates and len(everything) == 2:
+            self._repeats.pair = _Pair(repeat, *everything)
         return out
 
     def _expects(self, inputs: tuple[Any, ...]) -> bool:

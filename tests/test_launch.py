@@ -281,6 +281,54 @@ def test_a_second_call_of_a_plan_plans_nothing_and_computes_anew(planned_once, c
         np.testing.assert_array_equal(one.memory, expected)
 
 
+def test_a_loop_over_the_same_arrays_examines_nothing_but_their_shapes(monkeypatch):
+    plan = gpupool.plan("max", (1, 1, 4, 6), "float32", kernel_shape=2)
+    values, y = array(x(1, 1, 4, 6)), array(np.zeros((1, 1, 3, 5), np.float32))
+    for _ in range(2):  # checked, then remembered
+        plan(values, out=y)
+    monkeypatch.setattr(planned.arrays, "layouts", None)
+    for seed in range(3):
+        values.memory[...] = x(1, 1, 4, 6) + seed
+        assert plan(values, out=y) is y
+        np.testing.assert_array_equal(y.memory, gpupool.max_pool(values.memory, 2))
+
+
+@pytest.mark.parametrize("name", ["x", "out"])
+def test_an_array_of_a_loop_that_gets_another_shape_is_refused(name):
+    plan = gpupool.plan("max", (1, 1, 4, 6), "float32", kernel_shape=2)
+    given = {"x": array(x(1, 1, 4, 6)), "out": array(np.zeros((1, 1, 3, 5), np.float32))}
+    for _ in range(3):
+        plan(given["x"], out=given["out"])
+    given[name].memory = given[name].memory.swapaxes(2, 3)
+    with pytest.raises(GpupoolValueError, match=rf"{name} .*(the plan is for|expected)"):
+        plan(given["x"], out=given["out"])
+
+
+def test_a_loop_keeps_no_array_alive_and_goes_on_with_others():
+    plan = gpupool.plan("max", (1, 1, 4, 6), "float32", kernel_shape=2)
+    for _ in range(2):
+        values, y = array(x(1, 1, 4, 6)), array(np.zeros((1, 1, 3, 5), np.float32))
+        for _ in range(2):
+            plan(values, out=y)
+        seen = plan._repeats.pair
+        assert (seen.x(), seen.y()) == (values, y)
+        del values, y
+        assert (seen.x(), seen.y()) == (None, None)
+        for nothing in (None, ()):
+            with pytest.raises(GpupoolTypeError):
+                plan(nothing, out=None)
+
+
+def test_the_arrays_of_a_loop_are_computed_on_their_own_device(cupy):
+    plan = gpupool.plan("max", (1, 1, 4, 6), "float32", kernel_shape=2)
+    values, y = array(x(1, 1, 4, 6)), array(np.zeros((1, 1, 3, 5), np.float32))
+    for device in (0, 0, 1, 1, 0):
+        y.memory[...] = 0
+        with cupy.cuda.Device(device):
+            plan(values, out=y)
+        np.testing.assert_array_equal(y.memory, gpupool.max_pool(values.memory, 2))
+
+
 def problem_of(case):
     """Return the problem of a case."""
     rois = {"num_rois": len(case.arrays[1])} if "roi" in case.function else {}
