@@ -241,7 +241,7 @@ class Exact:
 
     def mean(self, taps: list[int], count: int) -> Real:
         """Return the sum of the taps divided by ``count``."""
-        if special := {self.special[tap] for tap in taps if tap in self.special}:
+        if special := self.special and {self.special[tap] for tap in taps if tap in self.special}:
             return Real(special.pop() if len(special) == 1 else math.nan, finite=False)
         terms = [self.whole[tap] for tap in taps]
         divisor = max(count, 1) * self.divisor
