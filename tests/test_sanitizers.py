@@ -35,7 +35,6 @@ from tests.test_kernels import (
     by_blocks,
     compile_ahead,
     distinct,
-    every_second,
     kernels_of,
     large,
 )
@@ -81,7 +80,7 @@ def test_large_windows_are_clean(name, last):
     indices = LARGE[name][0] == "max_pool"
     chosen = distinct(
         Configuration(large(name, dtype, last, indices, by_blocks(kernel)), kernel)
-        for dtype in every_second(("float32", "bfloat16"), name, last)
+        for dtype in ("float32", "bfloat16")
         for kernel in KERNELS
     )
     compile_ahead(chosen, build="checked")

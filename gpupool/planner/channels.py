@@ -10,11 +10,9 @@ import numpy as np
 from gpupool.planner import plane
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import (
-    BLOCKS,
     BUSY,
     FEW_THREADS,
     FILL,
-    MOST_PARTS,
     THREADS,
     VECTOR_BYTES,
     WARP,
@@ -152,7 +150,7 @@ class Split:
             and blocks * columns * workers > FILL
         ):
             workers //= 2
-        parts = max(1, min(BLOCKS // blocks, rows // (ROWS * workers), MOST_PARTS))
+        parts = plane.parts_of(blocks, rows // (ROWS * workers))
         return cls(blocks, groups, columns, workers, row, rows, rest, parts)
 
     @property

@@ -27,6 +27,9 @@ from gpupool.window import taps_of
 PART_BYTES = 16
 """Bytes of the largest partial result: a float64 maximum and its position."""
 
+PART_LOADS = 16
+"""Loads that a thread should find in a part: fewer are not worth a second launch."""
+
 SHARED_TAPS = 128
 """Windows from this many taps are shared by several threads, unless they overlap much."""
 
@@ -83,7 +86,7 @@ def _cost_last(geometry: Geometry) -> float:
     alone = len(geometry.dims) == 1
     output, tap = (LAST_OUTPUT_1D, LAST_TAP_1D) if alone else (LAST_OUTPUT, TAP)
     blocks = -(-geometry.outputs * LAST_WORKERS // THREADS)
-    parts = _parts(blocks, geometry.taps, LAST_WORKERS)
+    parts = parts_of(blocks, geometry.taps // (PART_LOADS * LAST_WORKERS))
     reducing = max(blocks * parts * THREADS, BUSY) * (output + tap * geometry.taps / parts)
     return reducing / LAST_WORKERS + (merging_cost(geometry) if parts > 1 else 0)
 
@@ -93,9 +96,9 @@ def merging_cost(geometry: Geometry) -> float:
     return max(geometry.outputs * LAST_WORKERS, BUSY) * MERGE
 
 
-def _parts(blocks: int, vectors: int, workers: int) -> int:
-    """Return the blocks that each window is cut for, so that all of them fill the card."""
-    return max(1, min(BLOCKS // blocks, vectors // (16 * workers), MOST_PARTS))
+def parts_of(blocks: int, most: int) -> int:
+    """Return the parts that each window is cut into, so that few blocks of them fill the card."""
+    return max(1, min(BLOCKS // blocks, most, MOST_PARTS))
 
 
 def plan(
@@ -112,7 +115,7 @@ def plan(
         workers //= 2
     chosen = launch(problem, geometry, workers, whole, load)
     blocks, _ = chosen.grid
-    parts = _parts(blocks, vectors, workers)
+    parts = parts_of(blocks, vectors // (PART_LOADS * workers))
     if parts == 1:
         return Plan(problem, strides, (chosen,))
     cut = replace(

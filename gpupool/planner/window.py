@@ -44,8 +44,8 @@ def launch(problem: PoolProblem, geometry: Geometry, specialised: bool) -> Launc
     )
     scalars = (window_parameters(problem, geometry),)
     operands = ("x", "y", "indices")
-    generic = Launch.over(geometry.outputs, "window.cu", "window", template, operands, scalars)
-    return replace(generic, specialised=specialised)
+    chosen = Launch.over(geometry.outputs, "window.cu", "window", template, operands, scalars)
+    return replace(chosen, specialised=specialised)
 
 
 def unrolls(problem: PoolProblem, geometry: Geometry) -> bool:
