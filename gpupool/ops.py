@@ -382,12 +382,13 @@ def plan(
     call = PlannedCall(problem, validate.choice("kernel", kernel, planner.KERNELS))
     if kernel == "auto":
         return call  # planned once it is called or shown, which uses up a specialisation
-    if call.plan.kernel not in (kernel, "none"):
-        given = "".join(f", {name}={value!r}" for name, value in attributes.items())
-        raise GpupoolValueError(
-            f"kernel = {kernel!r} does not serve {problem.op} {problem.dtype} {problem.shape}"
-            f"{given}: {call.plan.kernel!r} would{specialised.refusal(kernel)}"
-        )
+    with specialised.unless_refused():
+        if call.plan.kernel not in (kernel, "none"):
+            given = "".join(f", {name}={value!r}" for name, value in attributes.items())
+            raise GpupoolValueError(
+                f"kernel = {kernel!r} does not serve {problem.op} {problem.dtype} {problem.shape}"
+                f"{given}: {call.plan.kernel!r} would{specialised.refusal(kernel)}"
+            )
     return call
 
 

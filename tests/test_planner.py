@@ -18,7 +18,15 @@ from hypothesis import strategies as st
 import gpupool
 from gpupool import jit, planner, verify
 from gpupool.errors import GpupoolValueError
-from gpupool.planner import THREADS, parameters, plan, rows, separable_vectors, tile_cost
+from gpupool.planner import (
+    THREADS,
+    parameters,
+    plan,
+    rows,
+    separable_vectors,
+    specialised,
+    tile_cost,
+)
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import SHARED_BYTES
 from gpupool.planner.parameters import PAIRED_TAPS, divisor
@@ -592,6 +600,17 @@ def test_plan_refuses_a_kernel_that_does_not_serve():
         gpupool.plan("max-unpool", (1, 1, 9), "float32", kernel_shape=2, kernel="window")
     with pytest.raises(GpupoolValueError, match=r"kernel = 'fastest'.* auto, window"):
         gpupool.plan("max", (1, 1, 9), "float32", kernel_shape=2, kernel="fastest")
+
+
+def test_a_kernel_that_is_refused_uses_up_no_specialisation():
+    window = {"shape": (64, 64, 28, 28), "dtype": "float16", "kernel_shape": 3, "pads": 1}
+    with emulator.constants():  # nothing planned before
+        gpupool.plan("max", **window, kernel="rows")
+        served = set(specialised.admitted)
+        with pytest.raises(GpupoolValueError, match=r"'specialised' would$"):
+            gpupool.plan("max", **window, kernel="channels")
+    assert len(served) == 1
+    assert specialised.admitted == served
 
 
 # Specialisation

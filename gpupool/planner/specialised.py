@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from gpupool.errors import GpupoolValueError
 from gpupool.planner.geometry import Geometry
@@ -37,6 +39,17 @@ def admit(kernel: str, *template: str) -> bool:
         return False
     admitted.add((kernel, *template))
     return True
+
+
+@contextmanager
+def unless_refused() -> Iterator[None]:
+    """Take back what is admitted within an error: nothing of it will be compiled."""
+    before = set(admitted)
+    try:
+        yield
+    except GpupoolValueError:
+        admitted.intersection_update(before)
+        raise
 
 
 def spent(kernel: str) -> bool:
