@@ -43,7 +43,7 @@ def admit(kernel: str, *template: str) -> bool:
 
 @contextmanager
 def unless_refused() -> Iterator[None]:
-    """Take back what is admitted within an error: nothing of it will be compiled."""
+    """Take back what is admitted inside if it ends in a refusal: nothing of it is ever compiled."""
     before = set(admitted)
     try:
         yield
