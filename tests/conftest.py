@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -140,6 +141,19 @@ def pytest_runtest_setup() -> None:
     """Let no test meet the cap on specialisations because of those before it."""
     specialised.admitted.clear()
     planner.plan.cache_clear()
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Trace no test marked ``no_cover``: in a worker pytest-cov has two tracers and pauses one."""
+    tracer = sys.gettrace() if item.get_closest_marker("no_cover") else None
+    if tracer is None:
+        return (yield)
+    sys.settrace(None)
+    try:
+        return (yield)
+    finally:
+        sys.settrace(tracer)
 
 
 @pytest.fixture
