@@ -146,7 +146,8 @@ def pytest_runtest_setup() -> None:
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """Trace no test marked ``no_cover``: in a worker pytest-cov has two tracers and pauses one."""
-    tracer = sys.gettrace() if item.get_closest_marker("no_cover") else None
+    marked = item.get_closest_marker("no_cover")
+    tracer = sys.gettrace() if marked and item.config.pluginmanager.hasplugin("_cov") else None
     if tracer is None:
         return (yield)
     sys.settrace(None)

@@ -71,7 +71,13 @@ WHEELS = {  # each wheel with the header of it that the emulator needs
 COMPILE_FLAGS = ("-std=c++17", "-Og", "-fPIC", "-ffp-contract=off", "-fmax-errors=5")
 BUILD_FLAGS: dict[Build, tuple[str, ...]] = {
     "plain": (),
-    "checked": ("-g1", "-fsanitize=thread,undefined,float-cast-overflow"),
+    "checked": (
+        "-g1",
+        "-fsanitize=thread,undefined,float-cast-overflow",
+        # No finding returns and nobody asks where functions begin and end: a sixth less to compile.
+        "-fno-sanitize-recover=all",
+        "--param=tsan-instrument-func-entry-exit=0",
+    ),
     "address": ("-g1", "-fsanitize=address,undefined"),
     "coverage": ("--coverage", "-fprofile-update=single", "-O0"),  # inlined lines lose counts
 }

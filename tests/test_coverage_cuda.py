@@ -163,6 +163,10 @@ def test_every_line_that_the_host_compiles_runs(tmp_path, capsys):
     assert {name: sorted(file.missed) for name, file in found.items() if file.missed} == {}
 
 
+def test_what_covers_no_line_that_others_do_not_is_not_traced(pytestconfig):
+    assert sys.gettrace() is None or not pytestconfig.pluginmanager.hasplugin("_cov")
+
+
 def test_every_line_that_only_a_device_compiles_has_its_gpu_test():
     functions = {line.function for line in device_only(kernel_folder())}
     assert functions == REACHED_BY.keys()
