@@ -727,24 +727,25 @@ struct SourceLocation {  // every handler's data starts with it
     const char* file;
     unsigned line, column;
 };
-#define UNDEFINED(HANDLER, TEXT)                                                             \
+#define REPORTED(HANDLER, TEXT)                                                              \
     CALLBACK __ubsan_handle_##HANDLER(const SourceLocation* at) {                            \
         cuda_on_cpu::fail("%s at %s:%u:%u", TEXT, at->file, at->line, at->column);           \
     }
-UNDEFINED(add_overflow_abort, "signed integer overflow in an addition")
-UNDEFINED(sub_overflow_abort, "signed integer overflow in a subtraction")
-UNDEFINED(mul_overflow_abort, "signed integer overflow in a multiplication")
-UNDEFINED(negate_overflow_abort, "signed integer overflow in a negation")
-UNDEFINED(divrem_overflow_abort, "division by zero or overflow")
-UNDEFINED(shift_out_of_bounds_abort, "shift out of bounds")
-UNDEFINED(out_of_bounds_abort, "array index out of bounds")
-UNDEFINED(float_cast_overflow_abort, "conversion of a floating point value out of range")
-UNDEFINED(load_invalid_value_abort, "load of a value that its type does not have")
-UNDEFINED(type_mismatch_v1_abort, "misaligned or null pointer")
-UNDEFINED(pointer_overflow_abort, "pointer overflow")
-UNDEFINED(invalid_builtin_abort, "zero passed to a bit count")
-UNDEFINED(nonnull_arg_abort, "null argument")
-UNDEFINED(builtin_unreachable, "unreachable code reached")
-UNDEFINED(missing_return, "function without a return value")
-UNDEFINED(vla_bound_not_positive_abort, "array of no elements")
+#define UNDEFINED(HANDLER, TEXT) REPORTED(HANDLER##_abort, TEXT)
+UNDEFINED(add_overflow, "signed integer overflow in an addition")
+UNDEFINED(sub_overflow, "signed integer overflow in a subtraction")
+UNDEFINED(mul_overflow, "signed integer overflow in a multiplication")
+UNDEFINED(negate_overflow, "signed integer overflow in a negation")
+UNDEFINED(divrem_overflow, "division by zero or overflow")
+UNDEFINED(shift_out_of_bounds, "shift out of bounds")
+UNDEFINED(out_of_bounds, "array index out of bounds")
+UNDEFINED(float_cast_overflow, "conversion of a floating point value out of range")
+UNDEFINED(load_invalid_value, "load of a value that its type does not have")
+UNDEFINED(type_mismatch_v1, "misaligned or null pointer")
+UNDEFINED(pointer_overflow, "pointer overflow")
+UNDEFINED(invalid_builtin, "zero passed to a bit count")
+UNDEFINED(nonnull_arg, "null argument")
+REPORTED(builtin_unreachable, "unreachable code reached")
+REPORTED(missing_return, "function without a return value")
+UNDEFINED(vla_bound_not_positive, "array of no elements")
 #endif
