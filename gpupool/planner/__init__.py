@@ -8,6 +8,7 @@ here that knows its template arguments and what it costs; this one chooses among
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 from math import inf
@@ -157,10 +158,19 @@ def _sliding_launch(
     Tiles are of a size, and a process that meets many sizes may spend them all. For one that may
     not be compiled any more there is window.cu's kernel of the window, which serves any size.
     """
-    generic = window.launch(problem, geometry, specialised=False)
+    for launch in _specialised(problem, geometry, tile, kernel):
+        if admit(launch.kernel, *launch.template):
+            return launch
+    return window.launch(problem, geometry, specialised=False)
+
+
+def _specialised(
+    problem: PoolProblem, geometry: Geometry, tile: Tile | None, kernel: str
+) -> Iterator[Launch]:
+    """Give what has the window compiled in, the fewest instructions first."""
     if kernel == "window" or by_powers(problem) or not specialisable(geometry):
-        return generic
-    choices = [] if tile is None else [rows.launch(problem, geometry, tile)]
+        return
+    if tile is not None:
+        yield rows.launch(problem, geometry, tile)
     if window.unrolls(problem, geometry):
-        choices.append(window.launch(problem, geometry, specialised=True))
-    return next((one for one in choices if admit(one.kernel, *one.template)), generic)
+        yield window.launch(problem, geometry, specialised=True)

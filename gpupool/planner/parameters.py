@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
-from math import inf
+from math import gcd, inf
 from typing import Any
 
 import numpy as np
@@ -218,7 +218,4 @@ def pairs_sums(problem: PoolProblem, geometry: Geometry) -> bool:
 
 def vector_width(alignment: int, dtype: DType, *multiples: int) -> int:
     """Return the widest vector, in elements, whose accesses are all aligned."""
-    width = max(1, alignment // dtype.itemsize)
-    while any(number % width for number in multiples):
-        width //= 2
-    return width
+    return gcd(max(1, alignment // dtype.itemsize), *multiples)
