@@ -20,7 +20,7 @@ from gpupool.planner.parameters import (
     power_cost,
     window_parameters,
 )
-from gpupool.planner.specialised import admit, compiles_in
+from gpupool.planner.specialised import admit
 from gpupool.problem import PoolProblem
 from gpupool.window import Axis
 
@@ -235,8 +235,7 @@ def _tiled_launch(problem: PoolProblem, geometry: Geometry, tiles: _Tiles) -> La
     reduction, axes, width = operator(problem, "int"), str(len(geometry.dims)), str(inner.kernel)
     more = tuple(map(boolean, (strided(geometry), problem.channels_last, geometry.images)))
     known = not by_powers(problem) and (
-        inner.kernel < CHUNK
-        or (compiles_in() and admit("separable", reduction, axes, width, *more))
+        inner.kernel < CHUNK or admit("separable", reduction, axes, width, *more)
     )
     struct = tiles.struct(geometry, tiles.columns, neighbours, tiles.rows)
     return Launch(

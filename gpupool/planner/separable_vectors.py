@@ -28,7 +28,7 @@ from gpupool.planner.parameters import (
     window_parameters,
 )
 from gpupool.planner.separable import SECTOR_BYTES, Tiles, all_planes, served, slices, strided
-from gpupool.planner.specialised import admit, compiles_in
+from gpupool.planner.specialised import admit
 from gpupool.problem import PoolProblem
 from gpupool.validate import INT32_MAX
 from gpupool.window import Axis
@@ -126,7 +126,7 @@ def launch(
 ) -> Launch | None:  # fmt: skip
     """Launch the kernel, or return None where it does not serve or costs more than ``most``."""
     planes = served(problem, geometry)
-    if planes is None or not compiles_in() or not _serves(problem, planes):
+    if planes is None or not _serves(problem, planes):
         return None
     tiles = (
         tile

@@ -34,8 +34,8 @@ admitted: set[tuple[str, ...]] = set()
 
 
 def admit(kernel: str, *template: str) -> bool:
-    """Count a specialisation; False once the process has asked for as many as it may."""
-    if (kernel, *template) not in admitted and spent(kernel):
+    """Count a specialisation; False where none may be, or the process has asked for as many."""
+    if not compiles_in() or ((kernel, *template) not in admitted and spent(kernel)):
         return False
     admitted.add((kernel, *template))
     return True
