@@ -382,10 +382,10 @@ def compiler_version() -> str:
 
 
 def origin() -> str:
-    """Return a digest of what costs follow from: compiler, options, sources and expressions."""
-    options = [option for option in jit.options() if not option.startswith("-I")]
+    """Return a digest of what costs follow from: compiler, flags, sources and expressions."""
+    flags = [flag for flag in jit.flags(GENERIC_ARCHITECTURE) if not flag.startswith("-I")]
     expressions = sorted(kernel.expression for kernel in generic_kernels())
-    parts = [compiler_version(), *options, jit.digest(jit.kernel_folder()), *expressions]
+    parts = [compiler_version(), *flags, jit.digest(jit.kernel_folder()), *expressions]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
 

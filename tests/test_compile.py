@@ -61,7 +61,7 @@ def test_all_of_the_generic_tier_is_due_where_sources_or_the_compiler_are_others
         (compile_kernels, "compiler_version", "another compiler"),
         (compile_kernels, "generic_kernels", every[1:]),
         (jit, "digest", "another kernel"),
-        (jit, "options", ("-another",)),
+        (jit, "flags", ("-another",)),
     ):
         with monkeypatch.context() as changed:
             changed.setattr(holder, name, lambda *_, other=other: other)
