@@ -75,23 +75,22 @@ def function(file: str, expression: str, device: int) -> Any:
         return module.get_function(expression)
 
 
-def flags(architecture: int, *extra: str) -> tuple[str, ...]:
-    """Return the flags of ``cubin``: those of ``function``, more, and what CuPy appends."""
-    return (*options(), f"-arch=sm_{architecture}", *extra, "-ftz=true")
-
-
 def cubin(
     file: str, expressions: Sequence[str], architecture: int, *extra: str
 ) -> tuple[bytes, str, dict[str, str]]:
-    """Compile without a driver; return machine code, log, and each expression's symbol in them."""
+    """Compile without a driver; return machine code, log, and each expression's symbol in them.
+
+    The flags are those of ``function`` plus the -ftz=true that CuPy appends; ``extra`` are more.
+    """
     from cupy.cuda import nvrtc
 
     program = nvrtc.createProgram(source(file), "gpupool.cu", (), ())
     try:
         for expression in expressions:
             nvrtc.addNameExpression(program, expression)
+        flags = (*options(), f"-arch=sm_{architecture}", *extra, "-ftz=true")
         try:
-            nvrtc.compileProgram(program, flags(architecture, *extra))
+            nvrtc.compileProgram(program, flags)
         except nvrtc.NVRTCError as error:
             log, names = nvrtc.getProgramLog(program), ", ".join(expressions)
             raise GpupoolError(f"{file}: {names} for sm_{architecture}:\n{log}") from error

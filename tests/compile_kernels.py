@@ -13,16 +13,11 @@ itself. Both parts of it hold every operator, dtype and layout:
   one norm of each kind, and the edges of what is compiled in.
 
 All of the specialised tier would be one for every window of at most 64 taps and every tile.
-
-The baseline names what it was compiled from. As long as that is what it was, compiling it all again
-gives the same costs, and the tests compile one kernel of each row of the generic tier; after any
-change, all of it.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import re
@@ -36,7 +31,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from unittest.mock import patch
 
 from gpupool import jit, planner, preprocessing
@@ -381,38 +376,14 @@ def compiler_version() -> str:
     return "NVRTC {}.{}".format(*nvrtc.getVersion())
 
 
-def origin() -> str:
-    """Return a digest of what costs follow from: compiler, flags, sources and expressions."""
-    flags = [flag for flag in jit.flags(GENERIC_ARCHITECTURE) if not flag.startswith("-I")]
-    expressions = sorted(kernel.expression for kernel in generic_kernels())
-    parts = [compiler_version(), *flags, jit.digest(jit.kernel_folder()), *expressions]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
-
-
-class Baseline(NamedTuple):
-    """The costs that are committed, and what they were compiled by and from."""
-
-    compiler: str
-    origin: str
-    table: Table
-
-
-def read_baseline() -> Baseline:
-    """Return what is committed."""
+def read_baseline() -> tuple[str, Table]:
+    """Return the compiler and the costs that are committed."""
     content = json.loads(BASELINE.read_text())
     table = {
         row: {column: Cost(*cost) for column, cost in columns.items()}
         for row, columns in content["table"].items()
     }
-    return Baseline(content["compiler"], content["origin"], table)
-
-
-def due() -> tuple[Kernel, ...]:
-    """Return the generic tier; of each row one, where the baseline was compiled from the same."""
-    every = generic_kernels()
-    if read_baseline().origin != origin():
-        return every
-    return tuple({kernel.row: kernel for kernel in every}.values())
+    return content["compiler"], table
 
 
 def write_baseline(table: Table) -> None:
@@ -423,14 +394,13 @@ def write_baseline(table: Table) -> None:
     )
     about = "registers, bytes spilled, bytes of local memory: the greatest of each row"
     BASELINE.write_text(
-        f'{{"compiler": "{compiler_version()}", "origin": "{origin()}", "about": "{about}", '
-        f'"table": {{\n{lines}\n}}}}\n'
+        f'{{"compiler": "{compiler_version()}", "about": "{about}", "table": {{\n{lines}\n}}}}\n'
     )
 
 
 def complaints(table: Table) -> list[str]:
     """Return what is worse than the baseline, or never allowed."""
-    compiler, _, baseline = read_baseline()
+    compiler, baseline = read_baseline()
     slack = 0 if compiler == compiler_version() else SLACK
     found = []
     for row, columns in sorted(table.items()):

@@ -393,14 +393,10 @@ LARGE: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
 }
 FOR_BLOCKS = {
     "many blocks": (2, 5, 6, 7),
-    "parts, dilated": (1, 1, 145, 144),
-    "long rows": (1, 2, 3, 2110),
     "wider padding than windows": (1, 3, 5, 6),
     "more columns than a tile": (1, 1, 12, 30),
     "tiles of vectors": (1, 2, 14, 34),
     "vectors of planes side by side": (2, 3, 12, 8),
-    "windows larger than planes": (1, 2, 6, 8),
-    "tall windows": (1, 2, 11, 20),
     "planes side by side": (3, 40, 2, 3),
 }
 """Shapes for plane.cu, which gives each output a block: there would be thousands, all alike."""
