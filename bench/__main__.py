@@ -80,7 +80,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     mode.add_argument("--cold", action="store_true", help="time the compiler; needs no GPU")
     mode.add_argument("--cpu", action="store_true", help="time the oracle beside its peers")
     mode.add_argument("--check", action="store_true", help="compare with the oracle on a GPU")
-    mode.add_argument("--host", action="store_true", help="time the host's work of a call")
+    mode.add_argument("--host", action="store_true", help="time the host's work; needs no GPU")
     mode.add_argument("--readme", metavar="FILE.md", type=Path, help="write its marked section")
     parser.add_argument("--cases", metavar="FILE.json", type=Path, help="instead of the list")
     parser.add_argument("--only", metavar="ID,ID..", default="", help="the cases of these names")
@@ -174,7 +174,10 @@ def measured(mode: Mode, cases: Sequence[Case], file: Path | None) -> dict[str, 
     """Measure case after case; the file holds at any time what is known until then."""
     result = record.record(mode.name, (), **mode.facts())
     for case in progress(cases, mode.verb):
-        result["rows"].append(mode.measure(case))
+        try:
+            result["rows"].append(mode.measure(case))
+        except GpupoolError as error:
+            raise GpupoolError(f"{case.id}: {error}") from error
         if file:
             record.write(result, file)
     return result

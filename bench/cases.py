@@ -304,7 +304,8 @@ def select(
     ['W20']
     """
     if missing := sorted(set(only) - {case.id for case in cases}):
-        raise GpupoolValueError(f"no case is called {', '.join(missing)}")
+        known = ", ".join(case.id for case in cases)
+        raise GpupoolValueError(f"no case is called {', '.join(missing)}; there are {known}")
     name = find(op).name if op else None
     chosen = tuple(
         case
@@ -314,5 +315,8 @@ def select(
         and (dtype is None or case.dtype == dtype)
     )
     if not chosen:
-        raise GpupoolValueError("no case is left by --only, --op and --dtype")
+        asked = {"--only": ",".join(only), "--op": op, "--dtype": dtype}
+        left = " and ".join(f"{name} {value}" for name, value in asked.items() if value)
+        dtypes = ", ".join(sorted({case.dtype for case in cases}))
+        raise GpupoolValueError(f"no case is left by {left}; their dtypes are {dtypes}")
     return chosen

@@ -61,9 +61,8 @@ class Cuda:
 
     def __init__(self) -> None:
         if reason := gpu_reason():
-            raise GpupoolError(
-                f"there is no GPU to time on: {reason} (--static and --cpu need none)"
-            )
+            others = "--static, --cold, --cpu and --host need none"
+            raise GpupoolError(f"there is no GPU to time on: {reason} ({others})")
         import cupy
 
         self.cupy: Any = cupy

@@ -140,7 +140,7 @@ def _static(rows: Sequence[dict[str, Any]], roof: Any, bars: Any) -> None:
     _bars(bars, rows, {"allowed by issue": (OURS, [row["predicted"] for row in rows])})
     _goals(bars, rows)
     bars.axvline(1, color=ROOF, lw=1.5)
-    bars.set(xlabel="predicted share of copy speed", xlim=(0, 1.05))
+    bars.set(xlabel="share of copy speed that issue allows", xlim=(0, 1.05))
     _legend(bars)
     _names(roof, points)
 

@@ -44,8 +44,9 @@ def section(result: dict[str, Any]) -> str:
             "Nothing here was measured on a GPU yet. The table is counted in sm_90 machine code "
             f"({commit}): thread-instructions for each output that an H200 can issue while it "
             "copies the least bytes (budget), on the way of one lane (path) and issued with "
-            "divergence (issued), and the share of copy speed which that allows (of copy). Above "
-            f"half of the budget: {above}."
+            "divergence (issued), and the share of copy speed which that allows (of copy), "
+            "whatever caches and memory do; where values decide a branch, the shortest way counts. "
+            f"Above half of the budget: {above}."
         )
     rows = [[row[i] for i in shown] for row in cells]
     return f"{text}\n\n{table.markdown([head[i] for i in shown], rows)}"

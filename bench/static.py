@@ -193,7 +193,7 @@ HEAD = (
     "id", "case", "dtype", "window", "budget", "path", "issued", "of copy", "goal", "regs", "spill",
     "shared", "occ", "load", "store", "re-read", "assumed", "kernel",
 )  # fmt: skip
-"""Columns: instructions for each output (allowed, of one lane, issued), predicted share of copy."""
+"""Columns: instructions of an output (allowed, of one lane, issued), share of copy they allow."""
 
 
 def cells(row: dict[str, Any]) -> list[str]:
@@ -231,10 +231,10 @@ def _widths(launch: dict[str, Any], kind: str) -> str:
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the overall prediction in one line."""
+    """Return the overall bound by issue in one line."""
     mean = float(np.exp(np.mean([np.log(row["predicted"]) for row in rows])))
     below = [row["id"] for row in rows if row["goal"] and row["predicted"] < row["goal"]]
-    text = f"{len(rows)} cases, predicted share of copy {mean:.2f} (geometric mean)"
+    text = f"{len(rows)} cases, issue allows {mean:.2f} of copy speed (geometric mean)"
     doubts = [f"{row['id']}: {row['doubt']}" for row in rows if row["doubt"]]
     text += f"; below their goal: {', '.join(below)}" if below else ""
     return text + (f"; not to be believed: {', '.join(doubts)}" if doubts else "")

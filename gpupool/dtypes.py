@@ -83,8 +83,9 @@ def find(name: str, dtype: object, allowed: Collection[DType] = DTYPES) -> DType
     if isinstance(dtype, str) and dtype in _BY_NAME:
         return _BY_NAME[dtype]
     names = listed(allowed)
+    named = dtype if dtype is not None else ""  # None is NumPy's float64
     try:
-        numpy = np.dtype(dtype)  # type: ignore[call-overload]
+        numpy = np.dtype(named)  # type: ignore[call-overload]
     except TypeError:
         raise GpupoolTypeError(f"{name} = {dtype!r} is not a dtype; allowed: {names}") from None
     row = _BY_NUMPY.get(numpy)

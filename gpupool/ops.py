@@ -387,9 +387,13 @@ def plan(
             given = "".join(f", {name}={value!r}" for name, value in attributes.items())
             raise GpupoolValueError(
                 f"kernel = {kernel!r} does not serve {problem.op} {problem.dtype} {problem.shape}"
-                f"{given}: {call.plan.kernel!r} would{specialised.refusal(kernel)}"
+                f"{given}: {_instead(call.plan)}{specialised.refusal(kernel)}"
             )
     return call
+
+
+def _instead(plan: planner.Plan) -> str:
+    return f"{plan.kernel!r} would" if plan.kernel in planner.KERNELS else "only 'auto' does"
 
 
 def warmup(op: str, shape: Sequence[int], dtype: Any, **attributes: Any) -> PlannedCall:

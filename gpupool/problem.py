@@ -234,7 +234,7 @@ def resolve(op: str, shape: Sequence[int], dtype: object, **attributes: Any) -> 
     """
     operator = opsets.find(op)
     _check_names(operator.name, attributes)
-    checked = validate.shape("x_shape", shape)
+    checked = validate.shape("shape", shape)
     problem: Problem = _RESOLVERS[operator.name](
         operator.name, checked, find("dtype of x", dtype, operator.dtypes), **attributes
     )
@@ -690,7 +690,7 @@ def output_shape(op: str, x_shape: Sequence[int], *args: Any, **attributes: Any)
     >>> output_shape("GlobalLpPool", (2, 3, 5, 7))
     (2, 3, 1, 1)
     """
-    found = opsets.find(op).name
+    found, shape = opsets.find(op).name, validate.shape("x_shape", x_shape)
     if args:
         name = "pooled_shape" if found == "MaxRoiPool" else "kernel_shape"
         if len(args) > 1 or name in attributes:
@@ -699,10 +699,10 @@ def output_shape(op: str, x_shape: Sequence[int], *args: Any, **attributes: Any)
     # The shape is the same for every dtype, and only 8-bit averages take another one.
     averaged = attributes.pop("dtype", None)
     if averaged is None:
-        return resolve(op, x_shape, "float32", **attributes).outputs[0].shape
+        return resolve(op, shape, "float32", **attributes).outputs[0].shape
     if "out_dtype" not in _TAKES[found]:
         _check_names(found, ["dtype"])
-    return resolve(op, x_shape, "uint8", out_dtype=averaged, **attributes).outputs[0].shape
+    return resolve(op, shape, "uint8", out_dtype=averaged, **attributes).outputs[0].shape
 
 
 def check_bytes(outputs: Sequence[Output]) -> None:

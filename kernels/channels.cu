@@ -6,8 +6,8 @@
 // whole rows in turn, a thread of it for each column, so that neighbouring threads read what adjoins.
 // Workers, and then the pixels of a row, meet in shared memory in a fixed order: the same input gives
 // the same bits. Few images still fill the card: `channels_parts` cuts the rows over gridDim.y blocks,
-// and `plane` of plane.cu merges those parts. Norms whose second look is scaled by the first one's result, doubles and any power, are
-// plane.cu's: a thread has one scale.
+// and `plane` of plane.cu merges those parts. Norms whose second look is scaled by the first one's
+// result, doubles and any power, are plane.cu's: a thread has one scale.
 // Counted cost in instructions: 2 to 3 of a tap (8 of a third power), and of a thread 190 and 11 for
 // each element of a vector.
 #include "ops.cuh"

@@ -15,7 +15,8 @@
 // What the plan proves costs no instruction: of a Row that one thread takes whole the padding is
 // left out, and where neither tiles nor windows lie over the edge nothing is tested. Where windows
 // alone do, at the ends of a row, maxima read what is nearest to the edge in place of padding.
-// Counted cost in instructions per output: bench/results.
+// Counted cost in instructions per output: maxima 4 to 14, averages 11 to 15, 78 with Indices, of volumes 8
+// to 41; each case in bench/results.
 #include "window.cuh"
 
 struct Rows {

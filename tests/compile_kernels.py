@@ -243,7 +243,7 @@ def _generic_tier() -> Iterator[None]:
 @contextmanager
 def _uncapped() -> Iterator[None]:
     """Plan without the cap on specialisations, and without using it up."""
-    before = specialised.SPECIALISATIONS, set(specialised.admitted)
+    before = specialised.SPECIALISATIONS, specialised.admitted.copy()
     specialised.SPECIALISATIONS = sys.maxsize
     try:
         yield

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import Any
 
 import ml_dtypes
@@ -162,9 +162,11 @@ def _reversed(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.ascontiguousarray(x[backwards])[backwards]
 
 
-def _unaligned(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    raw = np.zeros(x.nbytes + 1, np.uint8)
-    view = raw[1:].view(x.dtype).reshape(x.shape)
+def offset(x: np.ndarray[Any, Any], by: int) -> np.ndarray[Any, Any]:
+    """Copy to so many bytes behind an address that vectors are aligned to."""
+    raw = np.zeros(x.nbytes + by + 16, np.uint8)
+    raw = raw[-raw.ctypes.data % 16 + by :][: x.nbytes]
+    view = raw.view(x.dtype).reshape(x.shape)
     view[...] = x
     return view
 
@@ -183,7 +185,8 @@ MEMORY: dict[str, Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]] = {
     "negative strides": _reversed,
     "broadcast": lambda x: np.broadcast_to(x[..., :1], x.shape),
     "broadcast over N": lambda x: np.broadcast_to(x[:1], x.shape),
-    "unaligned": _unaligned,
+    "unaligned": partial(offset, by=1),
+    **{f"{by} bytes off": partial(offset, by=by) for by in (2, 4, 8)},
     "size-1 axes with odd strides": _odd_strides,
     "another order of axes": lambda x: np.ascontiguousarray(x.swapaxes(1, -1)).swapaxes(1, -1),
 }

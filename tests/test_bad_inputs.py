@@ -345,6 +345,21 @@ def test_object_and_big_endian(dtype):
         gpupool.max_pool(x, 2)
 
 
+@pytest.mark.parametrize("dtype", [None, "", "float99"])
+def test_what_is_no_dtype(dtype):
+    message = f"^dtype of x = {dtype!r} is not a dtype; allowed: {ALWAYS}"
+    with pytest.raises(GpupoolTypeError, match=message):
+        gpupool.plan("max", (1, 1, 8), dtype, kernel_shape=3)
+
+
+@pytest.mark.parametrize("shape", [8, (1, -1, 8)])
+def test_a_shape_is_called_as_its_argument_is(shape):
+    with pytest.raises(GpupoolError, match=r"^shape(\[1\] = -1| must be a sequence)"):
+        gpupool.plan("max", shape, "float32", kernel_shape=3)
+    with pytest.raises(GpupoolError, match=r"^x_shape(\[1\] = -1| must be a sequence)"):
+        gpupool.output_shape("max", shape, kernel_shape=3)
+
+
 # out=
 
 

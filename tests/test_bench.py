@@ -8,10 +8,12 @@ import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from itertools import chain, product
 from math import prod
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -136,9 +138,10 @@ def test_cases_of_a_file_are_read_and_refused_by_name(tmp_path: Path, five: Path
 def test_cases_are_chosen_by_name_operator_and_dtype() -> None:
     assert [case.id for case in select(CASES, ["W02", "W01"])] == ["W01", "W02"]
     assert {case.dtype for case in select(CASES, op="average", dtype="uint8")} == {"uint8"}
-    with pytest.raises(GpupoolValueError, match="W99"):
+    with pytest.raises(GpupoolValueError, match="there are W01, W02, "):
         select(CASES, ["W99"])
-    with pytest.raises(GpupoolValueError, match="no case is left"):
+    left = "no case is left by --op lp and --dtype uint8; their dtypes are float16, float32, "
+    with pytest.raises(GpupoolValueError, match=left):
         select(CASES, op="lp", dtype="uint8")
 
 
@@ -310,6 +313,13 @@ def test_a_kernel_that_never_ends_is_an_error(monkeypatch: pytest.MonkeyPatch) -
     )
     with pytest.raises(GpupoolError, match="simulated steps"):
         issue.count(code, BANK_0, WARP_0)
+
+
+def test_an_error_names_its_case() -> None:
+    fail = Mock(side_effect=GpupoolError("too long"))
+    mode = replace(command.STATIC, measure=fail)
+    with pytest.raises(GpupoolError, match=r"^W02: too long$"):
+        command.measured(mode, select(CASES, ["W02"]), None)
 
 
 # Static, where the tools are installed

@@ -92,7 +92,7 @@ def test_every_specialised_arithmetic_of_networks_is_in_the_set() -> None:
 
 
 def test_planning_the_set_uses_up_no_specialisation() -> None:
-    before = set(specialised.admitted), specialised.SPECIALISATIONS
+    before = specialised.admitted.copy(), specialised.SPECIALISATIONS
     network_kernels.__wrapped__()
     assert (specialised.admitted, specialised.SPECIALISATIONS) == before
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import sys
 from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import product
 from math import gcd, prod
 from pathlib import Path
@@ -356,6 +360,19 @@ def test_windows_larger_than_planes_take_a_fused_kernel(op: str) -> None:
         assert plan(problem).kernel == "separable_vectors"
 
 
+def test_long_sums_of_integers_are_shared_only_where_that_costs_less() -> None:
+    """Threads that share a window read the same taps; the order of those of floats matters."""
+
+    def chosen(op: str, dtype: str, **window: Any) -> str:
+        return plan(resolve(op, (1, 1, 2048, 2048), dtype, **window)).kernel
+
+    large = {"kernel_shape": 65, "dilations": 2, "pads": 64}
+    assert chosen("average", "uint8", **large) == "window"
+    assert chosen("average", "float16", **large) == "plane"
+    assert chosen("average", "uint8", kernel_shape=256, strides=256) == "plane"
+    assert chosen("global-average", "uint8") == "plane"
+
+
 def test_a_dilation_between_no_two_taps_takes_no_64_bits() -> None:
     problem = resolve("max", (1, 1, 5), "uint8", kernel_shape=1, dilations=2**31 - 1)
     assert all("long long" not in step.expression for step in plan(problem).launches)
@@ -596,7 +613,7 @@ def test_plan_refuses_a_kernel_that_does_not_serve():
     asked = r"MaxPool float32 \(1, 1, 9, 9\), kernel_shape=9, dilations=2, pads=8: 'window' would"
     with pytest.raises(GpupoolValueError, match=rf"^kernel = 'rows' does not serve {asked}"):
         gpupool.plan("max", (1, 1, 9, 9), "float32", **window, kernel="rows")
-    with pytest.raises(GpupoolValueError, match="kernel = 'window' does not serve MaxUnpool"):
+    with pytest.raises(GpupoolValueError, match=r"'window' does not serve MaxUnpool.* only 'auto'"):
         gpupool.plan("max-unpool", (1, 1, 9), "float32", kernel_shape=2, kernel="window")
     with pytest.raises(GpupoolValueError, match=r"kernel = 'fastest'.* auto, window"):
         gpupool.plan("max", (1, 1, 9), "float32", kernel_shape=2, kernel="fastest")
@@ -606,11 +623,45 @@ def test_a_kernel_that_is_refused_uses_up_no_specialisation():
     window = {"shape": (64, 64, 28, 28), "dtype": "float16", "kernel_shape": 3, "pads": 1}
     with emulator.constants():  # nothing planned before
         gpupool.plan("max", **window, kernel="rows")
-        served = set(specialised.admitted)
+        served = specialised.admitted.copy()
         with pytest.raises(GpupoolValueError, match=r"'specialised' would$"):
             gpupool.plan("max", **window, kernel="channels")
     assert len(served) == 1
     assert specialised.admitted == served
+
+
+def in_thread(run: Callable[[], Any]) -> Any:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(run).result()
+
+
+def test_a_refusal_takes_nothing_back_that_another_thread_was_given():
+    @specialised.unless_refused()
+    def refused() -> None:
+        specialised.admit("rows", "before")
+        specialised.admit("rows", "refused")
+        in_thread(lambda: [specialised.admit("rows", n) for n in ("shared", "other")])
+        specialised.admit("rows", "shared")
+        raise GpupoolValueError("refused")
+
+    specialised.admit("rows", "before")
+    with pytest.raises(GpupoolValueError, match="refused"):
+        refused()
+    assert +specialised.admitted == {("rows", n): 1 for n in ("before", "shared", "other")}
+
+
+def test_threads_that_plan_together_keep_to_the_cap():
+    """Of more than may be: no thread is given one too many, none meets another's change."""
+    asked = [str(n) for n in range(3 * specialised.SPECIALISATIONS)]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            given = list(pool.map(partial(specialised.admit, "rows"), asked))
+    finally:
+        sys.setswitchinterval(before)
+    assert sum(given) == specialised.SPECIALISATIONS
+    assert specialised.spent("rows")
 
 
 # Specialisation
@@ -732,11 +783,14 @@ def test_windows_that_overlap_are_shared_only_where_that_costs_less() -> None:
         assert plan(problem).kernel != "plane"
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "float16"])
-def test_no_launch_has_more_blocks_than_cuda_takes(dtype: str) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "asked", "served"),
+    [("float16", "auto", "plane"), ("uint8", "plane", "plane"), ("uint8", "auto", "window")],
+)
+def test_no_launch_has_more_blocks_than_cuda_takes(dtype: str, asked: str, served: str) -> None:
     huge = resolve("average", (1, 1, 50000, 50000), dtype, kernel_shape=96, pads=48)
-    chosen = plan(huge)
-    assert chosen.kernel == "plane"
+    chosen = plan(huge, kernel=asked)
+    assert chosen.kernel == served
     assert all(launch.grid[0] <= INT32_MAX for launch in chosen.launches)
 
 

@@ -95,18 +95,22 @@ def _channels_first(
 def _pooling(
     problem: PoolProblem, steps: tuple[int, ...], alignment: int, kernel: str
 ) -> Plan:  # fmt: skip
+    """Choose by the fewest estimated instructions among what serves, the least general first.
+
+    Those are channels.cu, the fused kernels, unless a tile of rows.cu leaves memory the limit
+    anyway, plane.cu, and what ``_sliding_launch`` chooses. Each is compared with the cheapest of
+    those behind it. A kernel that is asked for is compared with none.
+    """
     geometry = Geometry.of(problem, steps)
     tile = _rows_tile(problem, geometry, alignment, kernel)
     most = _sliding_cost(problem, geometry, tile) if kernel == "auto" else inf
     shared = kernel == "auto" and plane.serves(problem, geometry, alignment, most)
-    if kernel in ("auto", "channels"):
-        rival = min(most, plane.cost(geometry)) if shared else most
-        if channels.serves(problem, geometry, alignment, rival):
-            return channels.plan(problem, steps, geometry)
+    most = min(most, plane.cost(geometry)) if shared else most
+    if kernel in ("auto", "channels") and channels.serves(problem, geometry, alignment, most):
+        return channels.plan(problem, steps, geometry)
     if kernel in ("separable_vectors", "separable") or (
         kernel == "auto" and not _leaves_memory_the_limit(problem, geometry, tile)
     ):
-        most = min(most, plane.cost(geometry)) if shared else most
         launch = None
         if kernel != "separable":
             rival = _single_columns_cost(problem, geometry) if kernel == "auto" else inf

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from threading import RLock
 
 from gpupool.errors import GpupoolValueError
 from gpupool.planner.geometry import Geometry
@@ -30,31 +33,46 @@ COMPILED_IN = {
 }
 """Kernels of which a window is always compiled in: the names of ``plan`` and their own."""
 
-admitted: set[tuple[str, ...]] = set()
+admitted: Counter[tuple[str, ...]] = Counter()
+"""How many plans were given each specialisation; 0 where they were taken back."""
+
+_counting = RLock()
+
+_revocable: ContextVar[list[tuple[str, ...]] | None] = ContextVar("_revocable", default=None)
 
 
 def admit(kernel: str, *template: str) -> bool:
     """Count a specialisation; False where none may be, or the process has asked for as many."""
-    if not compiles_in() or ((kernel, *template) not in admitted and spent(kernel)):
-        return False
-    admitted.add((kernel, *template))
+    asked = (kernel, *template)
+    with _counting:
+        if not compiles_in() or (not admitted[asked] and spent(kernel)):
+            return False
+        admitted[asked] += 1
+    revocable = _revocable.get()
+    if revocable is not None:
+        revocable.append(asked)
     return True
 
 
 @contextmanager
 def unless_refused() -> Iterator[None]:
     """Take back what is admitted inside if it ends in a refusal: nothing of it is ever compiled."""
-    before = set(admitted)
+    inside: list[tuple[str, ...]] = []
+    token = _revocable.set(inside)
     try:
         yield
     except GpupoolValueError:
-        admitted.intersection_update(before)
+        with _counting:
+            admitted.subtract(inside)
         raise
+    finally:
+        _revocable.reset(token)
 
 
 def spent(kernel: str) -> bool:
     """Whether the process may ask for no further specialisation of a kernel."""
-    return sum(one == kernel for one, *_ in admitted) >= SPECIALISATIONS
+    with _counting:
+        return sum(one == kernel for (one, *_), n in admitted.items() if n) >= SPECIALISATIONS
 
 
 def compiles_in() -> bool:
