@@ -400,7 +400,8 @@ def warmup(op: str, shape: Sequence[int], dtype: Any, **attributes: Any) -> Plan
     """Compile and load the kernels that ``plan`` of the same arguments launches, and return it.
 
     Compiling happens otherwise in the first call, some tens of milliseconds for each kernel that
-    is not in CuPy's disk cache. Raises GpupoolError where there is no GPU.
+    is not in CuPy's disk cache, more than a hundred for the longest. Raises GpupoolError where
+    there is no GPU.
 
     >>> from gpupool.device import gpu_available
     >>> if gpu_available():

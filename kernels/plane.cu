@@ -8,8 +8,8 @@
 // planes still fill the card: `plane_parts` cuts the taps of an output over gridDim.y blocks, and
 // `plane` merges those parts. Small adjoining planes, whose taps no warp could read together, are
 // copied to shared memory as a whole first: `plane_staged`.
-// Counted cost in instructions of a tap: 10, 30 where windows leave the input; global by vectors 1 to 2,
-// staged planes 5 to 9.
+// Counted cost in instructions of a tap: 10, 30 where windows leave the input; global by vectors 2 to 5,
+// staged planes 7 to 9.
 #include "window.cuh"
 
 // What the lane whose number differs by `bits` holds.

@@ -9,8 +9,8 @@
 // hold the 16- or 8-bit maxima of two planes. Channels last neighbouring threads have the columns of
 // neighbouring planes, so that a warp reads consecutive channels. separable_vectors.cu takes vectors of
 // columns.
-// Counted cost in instructions per output, from 13 x 13 to 63 x 63: maxima 31 to 78, sums 69 to 118, of
-// doubles 85 to 157.
+// Counted cost in instructions per output, from 13 x 13 to 63 x 63: maxima 31 to 78, sums 62 to 123, of
+// doubles 85 to 163.
 #include "separable.cuh"
 
 template <class Op, int Axes, int Width, bool Strided, bool ChannelsLast, bool Images>

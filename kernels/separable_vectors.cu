@@ -7,8 +7,8 @@
 // bits fit in shared memory, 192 and 64 where half of a warp takes a row, or 96 and 128 where a quarter
 // does. Words hold the 16- or 8-bit maxima of two planes, or their Paired sums of bytes; Folded, those
 // of the upper and the lower half of one plane, where there is no other, as in a single image.
-// Counted cost in instructions per output, from 13 x 13 to 63 x 63: maxima 16 to 41, sums 37 to 56, of
-// doubles 58 to 138; channels last at 63 x 63 up to 118, of doubles 166.
+// Counted cost in instructions per output of 13 x 13 and 31 x 31: maxima 16 to 41, sums 28 to 59, of
+// doubles 59 to 110; of 63 x 63 up to 128, of doubles 166.
 #include "separable.cuh"
 
 // What a vector lies along: a row of a plane or, channels last, the channels of one pixel or, where they
