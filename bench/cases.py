@@ -284,7 +284,8 @@ def load(path: Path) -> tuple[Case, ...]:
         rows = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:  # of the encoding, too
         raise GpupoolValueError(f"{path} is not JSON: {error}") from None
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+    listed = isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows)
+    if not listed:
         raise GpupoolValueError(f"{path} must hold a list of objects, one for each case")
     cases = tuple(Case.from_json(row) for row in rows)
     if len({case.id for case in cases}) != len(cases):

@@ -124,6 +124,7 @@ def test_cases_of_a_file_are_read_and_refused_by_name(tmp_path: Path, five: Path
         ([{**FIVE[0], "flags": ["fast"]}], "fast"),
         ([{"id": "X"}], "lacks"),
         ({"id": "X"}, "list"),
+        ([], "list"),
         ([{"id": "X", "op": "max-unpool", "dtype": "float32", "shape": [1, 1, 4, 4], "kernel": 2}],
          "no window"),
     ):  # fmt: skip

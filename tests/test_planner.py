@@ -6,7 +6,6 @@ import ast
 import dataclasses
 import sys
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import product
@@ -360,19 +359,6 @@ def test_windows_larger_than_planes_take_a_fused_kernel(op: str) -> None:
         assert plan(problem).kernel == "separable_vectors"
 
 
-def test_long_sums_of_integers_are_shared_only_where_that_costs_less() -> None:
-    """Threads that share a window read the same taps; the order of those of floats matters."""
-
-    def chosen(op: str, dtype: str, **window: Any) -> str:
-        return plan(resolve(op, (1, 1, 2048, 2048), dtype, **window)).kernel
-
-    large = {"kernel_shape": 65, "dilations": 2, "pads": 64}
-    assert chosen("average", "uint8", **large) == "window"
-    assert chosen("average", "float16", **large) == "plane"
-    assert chosen("average", "uint8", kernel_shape=256, strides=256) == "plane"
-    assert chosen("global-average", "uint8") == "plane"
-
-
 def test_a_dilation_between_no_two_taps_takes_no_64_bits() -> None:
     problem = resolve("max", (1, 1, 5), "uint8", kernel_shape=1, dilations=2**31 - 1)
     assert all("long long" not in step.expression for step in plan(problem).launches)
@@ -631,17 +617,13 @@ def test_a_kernel_that_is_refused_uses_up_no_specialisation():
     assert specialised.admitted == served
 
 
-def in_thread(run: Callable[[], Any]) -> Any:
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(run).result()
-
-
 def test_a_refusal_takes_nothing_back_that_another_thread_was_given():
     @specialised.unless_refused()
     def refused() -> None:
         specialised.admit("rows", "before")
         specialised.admit("rows", "refused")
-        in_thread(lambda: [specialised.admit("rows", n) for n in ("shared", "other")])
+        with ThreadPoolExecutor(1) as another:
+            list(another.map(partial(specialised.admit, "rows"), ("shared", "other")))
         specialised.admit("rows", "shared")
         raise GpupoolValueError("refused")
 
@@ -784,14 +766,11 @@ def test_windows_that_overlap_are_shared_only_where_that_costs_less() -> None:
         assert plan(problem).kernel != "plane"
 
 
-@pytest.mark.parametrize(
-    ("dtype", "asked", "served"),
-    [("float16", "auto", "plane"), ("uint8", "plane", "plane"), ("uint8", "auto", "window")],
-)
-def test_no_launch_has_more_blocks_than_cuda_takes(dtype: str, asked: str, served: str) -> None:
+@pytest.mark.parametrize("dtype", ["uint8", "float16"])
+def test_no_launch_has_more_blocks_than_cuda_takes(dtype: str) -> None:
     huge = resolve("average", (1, 1, 50000, 50000), dtype, kernel_shape=96, pads=48)
-    chosen = plan(huge, kernel=asked)
-    assert chosen.kernel == served
+    chosen = plan(huge)
+    assert chosen.kernel == "plane"
     assert all(launch.grid[0] <= INT32_MAX for launch in chosen.launches)
 
 

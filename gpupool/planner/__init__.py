@@ -98,8 +98,8 @@ def _pooling(
     """Choose by the fewest estimated instructions among what serves, the least general first.
 
     Those are channels.cu, the fused kernels, unless a tile of rows.cu leaves memory the limit
-    anyway, plane.cu, and what ``_sliding_launch`` chooses. Each is compared with the cheapest of
-    those behind it. A kernel that is asked for is compared with none.
+    anyway, plane.cu, and what ``_sliding_launch`` chooses. The first two are compared with the
+    cheaper of the last two. A kernel that is asked for is compared with none.
     """
     geometry = Geometry.of(problem, steps)
     tile = _rows_tile(problem, geometry, alignment, kernel)

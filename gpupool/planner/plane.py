@@ -37,7 +37,7 @@ STAGED_TAPS = 16
 """Planes from this many elements are worth a copy to shared memory."""
 
 LONG_SUM = 4096
-"""Sums of floats from this many taps are always shared: one thread's would lose accuracy."""
+"""Sums from this many taps are always shared: one thread's would lose accuracy."""
 
 TAP, BORDER_TAP = 10, 30
 """Instructions of a tap, and where windows leave the input: counted from 961 to 66049 taps."""
@@ -68,8 +68,7 @@ def serves(problem: PoolProblem, geometry: Geometry, alignment: int, rival: floa
     apart = all(2 * a.stride >= min(a.kernel, a.size) for a in axes)
     apart = apart and (not compared or cost(geometry) < rival)
     small_planes = taps >= STAGED_TAPS and _staged_outputs(problem, geometry, alignment) > 0
-    indifferent = problem.reduction == "max" or not problem.dtype.is_float  # to the order of taps
-    dearer = indifferent and cost(geometry) >= window.cost(problem, geometry)
+    dearer = problem.reduction == "max" and cost(geometry) >= window.cost(problem, geometry)
     long = taps >= LONG_SUM and not dearer
     return long or (taps >= SHARED_TAPS and apart) or small_planes
 

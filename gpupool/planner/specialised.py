@@ -39,6 +39,7 @@ admitted: Counter[tuple[str, ...]] = Counter()
 _counting = RLock()
 
 _revocable: ContextVar[list[tuple[str, ...]] | None] = ContextVar("_revocable", default=None)
+"""What this thread was given inside ``unless_refused``."""
 
 
 def admit(kernel: str, *template: str) -> bool:
