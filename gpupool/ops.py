@@ -366,7 +366,7 @@ def plan(
     (``num_rois`` for the RoI operators, ``out_dtype`` for the averages' ``dtype``). The result
     prints as the kernels it launches and is called as ``plan(x, out=...)``, max_unpool's and the
     RoI operators' with their other inputs after x. For measuring, ``kernel`` asks for "window",
-    "specialised" (the same, the window compiled in), "rows", "plane", "channels",
+    "specialised" (the same, the window compiled in), "rows", "plane", "channels", "strips",
     "separable_vectors" or "separable" instead of the fastest; on arrays that it does not serve,
     such as views of every second column, another one computes. Raises as the function would, and
     GpupoolValueError where that kernel does not serve C-contiguous arrays.

@@ -664,6 +664,33 @@ template <class T> struct Halves<T, 1> {
     }
 };
 
+// So many results of a row: whole parts, as they lie, which costs the compiler less time than a copy.
+template <int Load, class T, int Many>
+__device__ inline void store_parts(const Pack<T, Many>& results, T* y, int many) {
+    using Part = Pack<T, Load>;
+#pragma unroll
+    for (int v = 0; v < Many; v += Load)
+        if (v < many) *reinterpret_cast<Part*>(y + v) = reinterpret_cast<const Part&>(results.element[v]);
+}
+// One half of so many words.
+template <int Load, class T, int Many>
+__device__ inline void store_halves(const Pack<unsigned, Many>& words, bool high, T* y, int many) {
+#pragma unroll
+    for (int v = 0; v < Many; v += Load) {
+        if (v >= many) continue;
+        if constexpr (Load == 1) {
+            y[v] = Halves<T>::element(words.element[v], high);
+        } else {
+            Pack<unsigned, Load / 2> pairs;
+#pragma unroll
+            for (int i = 0; i < Load; i += 2)
+                pairs.element[i / 2] = __byte_perm(words.element[v + i], words.element[v + i + 1],
+                                                   high ? 0x7632 : 0x5410);
+            Halves<T>::store(pairs, y + v);
+        }
+    }
+}
+
 // The maxima of two pairs in halves of words, NaN winning. 8-bit elements are subnormal numbers there.
 template <class T> __device__ inline unsigned maximum_of_pairs(unsigned a, unsigned b) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800

@@ -366,7 +366,7 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Lies != 
             results.element[v] = finished(total, half, along[least(v, many_columns - 1)], down);
             if (v < many) merged.watch(total);
         }
-        store_parts(results, y, many);
+        store_parts<Load>(results, y, many);
     }
     __device__ Out finished(Accumulator total, int half, const Extent& along, const Extent& down) const {
         if constexpr (!Op::counts)
@@ -445,39 +445,13 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Lies != 
         }
     }
 
-    // So many results: whole parts, as they lie, which costs the compiler less time than a copy.
-    __device__ static void store_parts(const Pack<Out, Vector>& results, Out* y, int many) {
-        using Part = Pack<Out, Load>;
-#pragma unroll
-        for (int v = 0; v < Vector; v += Load)
-            if (v < many) *reinterpret_cast<Part*>(y + v) = reinterpret_cast<const Part&>(results.element[v]);
-    }
-
-    // One half of so many words.
-    __device__ static void store_halves(const Sums& words, bool high, T* y, int many) {
-#pragma unroll
-        for (int v = 0; v < Vector; v += Load) {
-            if (v >= many) continue;
-            if constexpr (Load == 1) {
-                y[v] = Halves<T>::element(words.element[v], high);
-            } else {
-                Pack<unsigned, Load / 2> pairs;
-#pragma unroll
-                for (int i = 0; i < Load; i += 2)
-                    pairs.element[i / 2] = __byte_perm(words.element[v + i], words.element[v + i + 1],
-                                                       high ? 0x7632 : 0x5410);
-                Halves<T>::store(pairs, y + v);
-            }
-        }
-    }
-
     __device__ void store_twins(Results at) const {
         const int twin_end = at.row + twin_rows(), twin = to_twin();
 #pragma unroll 1
         for (; at.row < at.end; at.step(row_step())) {
             const Sums words = get(at.from);
-            store_halves(words, false, at.to, at.many);
-            if (at.row < twin_end) store_halves(words, true, at.to + twin, at.many);
+            store_halves<Load>(words, false, at.to, at.many);
+            if (at.row < twin_end) store_halves<Load>(words, true, at.to + twin, at.many);
         }
     }
 };

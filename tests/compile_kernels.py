@@ -178,6 +178,9 @@ NARROW = (7, 11)
 """Windows whose rows take separable_vectors.cu the most registers: narrower than a lane's chunk. Of
 odd rows it reads the elements one by one."""
 
+STRIPS = ((13, 1), (15, 2), (63, 1))
+"""Windows and strides of strips.cu, the last of more rows than it keeps at once."""
+
 IMAGE = (3, 2048)
 """Channels and sides of a single image: an odd number of planes. Words hold both halves of one."""
 
@@ -193,13 +196,28 @@ def network_plans() -> Iterator[Plan]:
         for problem in _pools(among, CHANNELS, kernel, strides, spatial, pads):
             yield _plan(problem)
             yield _plan(problem, "specialised")
-    for (channels, side), odd, width in product(((CHANNELS, PLANE[1]), IMAGE), (0, 1), NARROW):
-        for problem in _pools(among, channels, [width] * 2, [1, 1], [side - odd] * 2, width // 2):
-            if (vectors := _plan(problem, "separable_vectors")).kernel == "separable_vectors":
-                yield vectors
+    yield from _plans_of("separable_vectors", _narrow(among))
+    yield from _plans_of("strips", _wide_rows(among))
     for spatial in GLOBAL:
         for problem in _pools(among, CHANNELS, spatial, spatial, spatial, 0):
             yield _plan(problem)
+
+
+def _narrow(among: Iterable[Reduction]) -> Iterator[Problem]:
+    for (channels, side), odd, width in product(((CHANNELS, PLANE[1]), IMAGE), (0, 1), NARROW):
+        yield from _pools(among, channels, [width] * 2, [1, 1], [side - odd] * 2, width // 2)
+
+
+def _wide_rows(among: Iterable[Reduction]) -> Iterator[Problem]:
+    for width, stride in STRIPS:
+        yield from _pools(among, CHANNELS, [width] * 2, [stride] * 2, [IMAGE[1]] * 2, width // 2)
+
+
+def _plans_of(kernel: str, problems: Iterable[Problem]) -> Iterator[Plan]:
+    """Return the plans of a kernel, where it serves."""
+    for problem in problems:
+        if (chosen := _plan(problem, kernel)).kernel == kernel:
+            yield chosen
 
 
 def _plan(problem: Problem, kernel: str = "auto") -> Plan:
@@ -222,7 +240,7 @@ class Kernel:
     @property
     def specialised(self) -> bool:
         """Whether the window is compiled in."""
-        tiled = r"rows<|separable_vectors<|separable<.* (9|\d\d+)(, \w+){3}>$"
+        tiled = r"rows<|strips<|separable_vectors<|separable<.* (9|\d\d+)(, \w+){3}>$"
         known = rf"{tiled}|window<.*Sizes<[1-9]"
         return bool(re.match(known, self.expression))
 

@@ -117,12 +117,15 @@ def calls() -> list[Configuration]:
     for made in combinations():
         if (made.op, made.axes) == ("MaxPool", 2) and made.dtype in ("int8", "float16"):
             chosen.append(Configuration(next(made.calls()), "rows"))  # rows of an odd length
-    for name in ("overlapping", "long row", "parts, strided", "volumes"):
+    for name in ("overlapping", "long row", "parts, strided", "strips, strided", "volumes"):
         indices = LARGE[name][0] == "max_pool"
         chosen += [
             Configuration(large(name, "float32", False, indices, by_blocks(kernel)), kernel)
             for kernel in KERNELS
         ]
+    chosen.append(
+        Configuration(large("strips beside each other", "float16", False, False), "strips")
+    )
     chosen += [
         Configuration(Case("global_max_pool", (np.ones(shape),), {"channels_last": True}), kernel)
         for shape in ((1, 43, 43, 3), (1, 2, 2, 4))

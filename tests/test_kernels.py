@@ -54,6 +54,9 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     "few workers": ("plane", {"FILL": 1}),
     "channels": ("channels", {"ROWS": 1}),
     "channels, few workers": ("channels", {"FILL": 1, "BLOCKS": 1}),
+    "strips": ("strips", {"SEPARABLE_TAPS": 1}),
+    "strips in parts": ("strips", {"SEPARABLE_TAPS": 1, "FILL": 10**9}),
+    "strips of half windows": ("strips", {"SEPARABLE_TAPS": 1, "RUN": -(10**6)}),
     "vectors": ("separable_vectors", {"SEPARABLE_TAPS": 1}),
     "vectors in parts": (
         "separable_vectors",
@@ -214,6 +217,7 @@ SOURCES = (
     "rows.cu",
     "plane.cu",
     "channels.cu",
+    "strips.cu",
     "separable.cu",
     "separable_vectors.cu",
 )
@@ -230,27 +234,32 @@ def configurations(
 
 def served(configuration: Configuration) -> Configuration:
     """Leave away what these kernels do not take, so that they are what runs."""
-    kernel, case = configuration.kernel, configuration.case
-    if KERNELS[kernel][0] == "channels":
-        return Configuration(whole_images(case), kernel)
-    if KERNELS[kernel][0] not in ("rows", "separable", "separable_vectors"):
+    way, case = configuration.kernel, configuration.case
+    kernel = KERNELS[way][0]
+    if kernel == "channels":
+        return Configuration(whole_images(case), way)
+    if kernel not in ("rows", "strips", "separable", "separable_vectors"):
         return configuration
     x, plain = case.arrays[0], {"dilations": None, "return_indices": False, "storage_order": 0}
-    if KERNELS[kernel][0] != "rows":
+    if kernel != "rows":
         if case.arguments["channels_last"]:
             x, plain = np.moveaxis(x, -1, 1), plain | {"channels_last": False}
-        # With ceil_mode a window may overhang by a stride.
-        if not (overlap(case) or case.arguments.get("ceil_mode")):
+        if not keeps_strides(way, case):
             plain["strides"] = None
-    if KERNELS[kernel][0] == "separable_vectors":  # rows of an even size
-        x = np.repeat(x, 2, axis=-1)
-    if kernel == "vectors":  # and as many outputs
-        plain |= {"auto_pad": "SAME_UPPER", "pads": None, "ceil_mode": False}
-        if not overlap(case):
-            plain["strides"] = None
+    # Strips are of whole lanes, and these vectors of an even size.
+    x = np.repeat(x, {"strips": 8, "separable_vectors": 2}.get(kernel, 1), axis=-1)
+    if way == "vectors" or (kernel == "strips" and case.arguments.get("ceil_mode")):
+        plain |= {"auto_pad": "SAME_UPPER", "pads": None, "ceil_mode": False}  # as many outputs
     arguments = {name: value for name, value in plain.items() if name in case.arguments}
     x = strategies.offset(x, case.arrays[0].ctypes.data % 16)
-    return Configuration(case.on(x, **arguments), kernel)
+    return Configuration(case.on(x, **arguments), way)
+
+
+def keeps_strides(way: str, case: Case) -> bool:
+    """Whether windows overlap as these kernels ask, but with ceil_mode may overhang by a stride."""
+    if KERNELS[way][0] == "strips":
+        return overlap(case) and np.atleast_1d(case.arguments.get("strides") or 1)[-1] in (2, 4)
+    return overlap(case) or (way != "vectors" and bool(case.arguments.get("ceil_mode")))
 
 
 def whole_images(case: Case) -> Case:
@@ -326,7 +335,7 @@ def test_random_calls_reach_every_kernel():
 
 def test_random_calls_reach_vectors_of_channels():
     functions = "max_pool", "average_pool", "lp_pool"
-    launches = launches_of(one for name in functions for one in drawn(name, 200, seed=0))
+    launches = launches_of(one for name in functions for one in drawn(name, 300, seed=0))
     packed = {launch.template[10] for launch in launches if launch.source == "rows.cu"}
     assert packed == {"true", "false"}
 
@@ -369,6 +378,16 @@ LARGE: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
         (5, 130, 12, 8),
         {"kernel_shape": (5, 7), "pads": (2, 3, 2, 3)},
     ),
+    "strips beside each other": (
+        "max_pool",
+        (1, 3, 22, 312),
+        {"kernel_shape": (9, 53), "pads": (4, 27, 3, 26)},
+    ),
+    "strips, strided": (
+        "max_pool",
+        (2, 5, 31, 48),
+        {"kernel_shape": (7, 6), "strides": (3, 2), "pads": (2, 3, 5, 1), "ceil_mode": True},
+    ),
     "windows larger than planes": (
         "max_pool",
         (2, 3, 6, 8),
@@ -397,6 +416,7 @@ FOR_BLOCKS = {
     "wider padding than windows": (1, 3, 5, 6),
     "more columns than a tile": (1, 1, 12, 30),
     "tiles of vectors": (1, 2, 14, 34),
+    "strips beside each other": (1, 2, 6, 48),
     "vectors of planes side by side": (2, 3, 12, 8),
     "planes side by side": (3, 40, 2, 3),
 }
@@ -490,18 +510,21 @@ def test_maxima_over_the_ends_of_rows_that_vectors_divide(dtype):
         assert_configuration_right(configuration)
 
 
-IMAGES = {"rows": 11, "vectors": -1, "separable": -1}
+IMAGES = {"rows": 11, "strips": -1, "vectors": -1, "separable": -1}
 """Which template argument says whether planes are those of images that lie apart."""
 
 
-@pytest.mark.parametrize("axes", [1, 2, 3])
-@pytest.mark.parametrize("kernel", IMAGES)
+@pytest.mark.parametrize(
+    ("kernel", "axes"), [way for way in product(IMAGES, (1, 2, 3)) if way != ("strips", 3)]
+)
 def test_planes_of_images_that_lie_apart_and_evenly(kernel, axes):
     random, found = np.random.default_rng(31), []
     calls = {
         "max_pool": {"return_indices": kernel == "rows"},
         "average_pool": {"count_include_pad": True},
     }
+    if kernel == "strips":
+        del calls["average_pool"]
     whole = random.standard_normal((4, 4, *(4, 5, 24)[-axes:])).astype("float32")
     views = whole, whole[:, ::2], whole[:1, 1:3], whole[:, 2:3], whole[:, 1:3], whole[::2]
     for x, (function, more) in product((*views, whole.swapaxes(0, 1)), calls.items()):

@@ -40,6 +40,7 @@ ORDER = (
     "planner.rows",
     "planner.separable",
     "planner.separable_vectors",
+    "planner.strips",
     "planner.plane",
     "planner.channels",
     "planner.unpool",

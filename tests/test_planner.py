@@ -577,7 +577,7 @@ def test_whole_images_channels_last_are_read_by_vectors_of_channels():
 
 def test_plan_gives_rows_also_where_others_are_cheaper():
     large = {"shape": (4, 64, 512, 512), "dtype": "float32", "kernel_shape": 10}
-    assert gpupool.plan("max", **large).plan.kernel == "separable_vectors"
+    assert gpupool.plan("max", **large).plan.kernel == "strips"
     assert gpupool.plan("max", **large, kernel="rows").plan.kernel == "rows"
 
 
@@ -711,7 +711,8 @@ def chosen(
 def test_windows_that_overlap_at_greater_strides_are_walked_too() -> None:
     large = (4, 32, 512, 512)
     assert chosen("max", "float32", large, 9, 2) == "rows"
-    assert chosen("max", "float32", large, 11, 2) == "separable_vectors"
+    assert chosen("max", "float32", large, 11, 2) == "strips"
+    assert chosen("max", "float32", large, 11, 3) == "separable_vectors"
     assert chosen("average", "float32", large, 9, 3) == "separable_vectors"
     assert chosen("average", "uint8", large, 31, 8) == "separable_vectors"
     assert chosen("lp", "float64", (4, 32, 511, 511), 31, 2, p=3) == "separable_vectors"
@@ -748,11 +749,12 @@ def test_a_short_kernel_does_where_memory_is_the_limit() -> None:
 
 
 def test_planes_whose_rows_behind_the_end_overflow_take_no_vectors() -> None:
-    def kernel(rows: int) -> str:
-        return plan(resolve("max", (1, 1, rows, 46336), "float32", kernel_shape=31)).kernel
+    def kernel(rows: int, columns: int) -> str:
+        return plan(resolve("max", (1, 1, rows, columns), "float32", kernel_shape=31)).kernel
 
-    assert kernel(46000) == "separable_vectors"
-    assert kernel(46336 - 62) == "separable"  # of 31 rows twice and a tile's none are left
+    assert kernel(46000, 46335) == "separable_vectors"
+    assert kernel(46336 - 62, 46335) == "separable"  # of 31 rows twice and a tile's none are left
+    assert kernel(46336 - 62, 46336) == "strips"  # which reads none
 
 
 def test_windows_that_overlap_are_shared_only_where_that_costs_less() -> None:
@@ -797,10 +799,11 @@ def test_the_walk_is_chosen_where_it_costs_less() -> None:
     assert chosen(large, "float32", 5, 2) == chosen(large, "float16", 9) == "rows"
     assert chosen(large, "float32", 7, 3) == chosen(large, "float32", 9, 4) == "rows"
     odd = (4, 64, 512, 511)
-    assert chosen(odd, "float32", 7, 3) == chosen(large, "float32", 11, 5) == "separable_vectors"
-    assert chosen(large, "int8", 13, 6) == "separable_vectors"
-    assert chosen(large, "float32", 10) == chosen(large, "int8", 10) == "separable_vectors"
-    assert chosen(large, "float16", 15) == chosen(large, "float32", 63) == "separable_vectors"
+    assert chosen(odd, "float32", 7, 3) == chosen(odd, "float32", 11, 5) == "separable_vectors"
+    assert chosen(large, "float32", 11, 5) == chosen(large, "int8", 13, 6) == "strips"
+    assert chosen(large, "float32", 10) == chosen(large, "int8", 10) == "strips"
+    assert chosen(large, "float16", 15) == chosen(large, "float32", 95) == "strips"
+    assert chosen(large, "float32", 97) == "separable_vectors"  # no run fits in shared memory
     long = (64, 64, 20001)
     assert chosen(long, "float32", 243) == "separable_vectors"
     assert chosen(long, "float32", 380) == "window"  # wider than a tile
@@ -1014,7 +1017,7 @@ def test_a_tile_of_vectors_fits_in_shared_memory(dtype: str, kernel_shape: tuple
 def test_vectors_serve_where_no_tap_is_a_pow_and_are_read_as_rows_are_aligned() -> None:
     def chosen(op: str, dtype: str, size: int, alignment: int = 16, **more: Any) -> str:
         problem = resolve(op, (8, 64, 80, size), dtype, kernel_shape=15, **more)
-        found = plan(problem, None, alignment).launches[0]
+        found = plan(problem, None, alignment, "separable_vectors").launches[0]
         load = found.template[5:6] if found.kernel == "separable_vectors" else ()
         return ", ".join([found.kernel, *load])
 

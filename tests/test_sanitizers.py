@@ -354,6 +354,42 @@ BUGS = {
         "rows.cu", "most(least(row, outer().size - 1), 0)", "most(row, 0)", OUTSIDE,
         pool(1, 1, 9, 9, pads=1), "rows",
     ),
+    "columns of strips past the row": Planted(
+        "strips.cu", "taken & within(input, inner().size)", "taken", OUTSIDE,
+        pool(1, 1, 9, 16, pads=1), "strips",
+    ),
+    "rows of strips past the plane": Planted(
+        "strips.cu", "most(least(row, outer().size - 1), 0)", "most(row, 0)", OUTSIDE,
+        pool(1, 1, 9, 16, pads=1), "strips",
+    ),
+    "strips of planes that are not there": Planted(
+        "strips.cu", "taken = before < s.planes", "taken = true", OUTSIDE,
+        pool(1, 1, 9, 16, pads=1), "strips",
+    ),
+    "strips that overlap": Planted(
+        "strips.cu", "taken & (lane < s.stored)", "taken", RACE + "global memory",
+        pool(1, 40, 9, 16, pads=1), "strips",
+    ),
+    "results of strips past the row": Planted(
+        "strips.cu", "least(most, Vector / Stride)", "Vector / Stride", RACE + "global memory",
+        pool(1, 1, 9, 16), "strips",
+    ),
+    "rows past the last of a strip": Planted(
+        "strips.cu", "least(s.height, rows - top)", "s.height", OUTSIDE,
+        pool(1, 1, 9, 16), "strips",
+    ),
+    "a run of two warps": Planted(
+        "strips.cu", "threadIdx.x / warp * (strips.run", "0 * (strips.run", RACE + "shared memory",
+        pool(1, 40, 9, 16, pads=1), "strips",
+    ),
+    "half a window left out": Planted(
+        "strips.cu", "if (Reread) following = a;", "", None, pool(1, 1, 9, 16),
+        "strips of half windows",
+    ),
+    "results of every row": Planted(
+        "strips.cu", "Stride == 1 || wait == 0", "true", RACE + "global memory",
+        pool(1, 1, 9, 16, strides=2), "strips",
+    ),
     "no barrier between columns and rows": Planted(
         "separable.cuh", "(x);\n        __syncthreads();", "(x);",
         RACE + "shared memory|which nobody wrote", pool(1, 1, 9, 9), "separable",
@@ -419,11 +455,11 @@ BUGS = {
         pool(1, 1, 9, 13, pads=1), "vectors",
     ),
     "results past an odd row": Planted(
-        "separable_vectors.cu", "if (v < many) *reinterpret_cast", "*reinterpret_cast",
+        "element.cuh", "if (v < many) *reinterpret_cast", "*reinterpret_cast",
         RACE + "global memory", pool(1, 1, 9, 13, pads=1), "vectors",
     ),
     "halves of words past an odd row": Planted(
-        "separable_vectors.cu", "if (v >= many) continue;", "", RACE + "global memory",
+        "element.cuh", "if (v >= many) continue;", "", RACE + "global memory",
         maxima_in_words, "vectors",
     ),
     "sums of a plane that is not there": Planted(

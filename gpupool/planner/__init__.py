@@ -21,6 +21,7 @@ from gpupool.planner import (
     rows,
     separable,
     separable_vectors,
+    strips,
     unpool,
     window,
 )
@@ -42,9 +43,13 @@ from gpupool.problem import (
 __all__ = ["KERNELS", "THREADS", "Launch", "Plan", "Scalar", "plan"]
 
 KERNELS = (
-    "auto", "window", "specialised", "rows", "plane", "channels", "separable_vectors", "separable",
+    "auto", "window", "specialised", "rows", "plane", "channels",
+    "strips", "separable_vectors", "separable",
 )  # fmt: skip
 """What ``plan`` may be asked for; "window" is the generic tier of window.cu."""
+
+FUSED = KERNELS[-3:]
+"""Those for large windows."""
 
 CLEARLY, CLEARLY_OF_VOLUMES = {4: 0.8, 8: 0.65}, {4: 0.8, 8: 0.5}
 """Below this part of its estimate by vectors a large window takes single columns: where most
@@ -108,20 +113,33 @@ def _pooling(
     most = min(most, plane.cost(geometry)) if shared else most
     if kernel in ("auto", "channels") and channels.serves(problem, geometry, alignment, most):
         return channels.plan(problem, steps, geometry)
-    if kernel in ("separable_vectors", "separable") or (
+    if kernel in FUSED or (
         kernel == "auto" and not _leaves_memory_the_limit(problem, geometry, tile)
     ):
-        launch = None
-        if kernel != "separable":
-            rival = _single_columns_cost(problem, geometry) if kernel == "auto" else inf
-            launch = separable_vectors.launch(problem, geometry, alignment, min(most, rival))
-        if launch is None:
-            launch = separable.launch(problem, geometry, most)
+        launch = _fused_launch(problem, geometry, alignment, most, kernel)
         if launch is not None:
             return Plan(problem, steps, (launch,))
     if kernel == "plane" or shared:
         return plane.plan(problem, steps, geometry, alignment)
     return Plan(problem, steps, (_sliding_launch(problem, geometry, tile, kernel),))
+
+
+def _fused_launch(
+    problem: PoolProblem, geometry: Geometry, alignment: int, most: float, kernel: str
+) -> Launch | None:
+    """Launch the cheapest kernel for large windows, or none that costs more than ``most``."""
+    found = strips.cheapest(problem, geometry, alignment) if kernel in ("auto", "strips") else None
+    rival = _single_columns_cost(problem, geometry) if kernel == "auto" else inf
+    launch = None
+    if found is not None and found.cost <= most:
+        if kernel == "auto":
+            lower = min(rival, found.cost)
+            launch = separable_vectors.launch(problem, geometry, alignment, lower)
+        if launch is None and found.cost <= rival:
+            launch = strips.launch(problem, found)
+    if launch is None and kernel != "separable":
+        launch = separable_vectors.launch(problem, geometry, alignment, min(most, rival))
+    return launch or separable.launch(problem, geometry, most)
 
 
 def _leaves_memory_the_limit(problem: PoolProblem, geometry: Geometry, tile: Tile | None) -> bool:

@@ -29,6 +29,7 @@ of separable.cu that are below a lane's chunk: it has no code for any of those."
 COMPILED_IN = {
     "specialised": "window",
     "rows": "rows",
+    "strips": "strips",
     "separable_vectors": "separable_vectors",
 }
 """Kernels of which a window is always compiled in: the names of ``plan`` and their own."""

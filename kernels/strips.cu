@@ -1,0 +1,306 @@
+// Maxima of large overlapping windows of two axes, channels first: a warp walks down a strip of columns, of
+// one plane or of several beside each other. For rows that whole vectors fill, and windows that are not
+// so wide that most of a strip is halo.
+//
+// Of its columns a lane keeps the run, where no other thread reads: as many rows as the window has, each
+// merged with those from there on to the end of the run. A window that begins in the run is such a row and
+// so much of the next run, which takes the place of this one row by row. So a row is read once, from
+// memory a whole row ahead, and merged three times, whatever the window. Along a row the windows of a
+// lane end in lanes behind it, whose prefixes it receives; the last lanes of a warp, whose windows
+// would end in the next one, store nothing. No thread waits for another warp.
+//
+// Reread is for windows of more rows than shared memory holds: a run is half of one, and each row is read
+// a second time, where its own run begins.
+//
+// The first column is Shift in front of the first window, so that lanes begin on vectors, which are there
+// as a whole or not at all. Of greater strides every stride-th row is reduced along a row, and of columns
+// Stride is known here. Words hold the 16- or 8-bit maxima of two strips.
+//
+// Counted cost for each result of 512 x 512 planes: 13.9 for 13 x 13 of float32 and 24.4 for 63 x 63, 8.2
+// and 15.4 for float16, 8.8 and 17.1 for uint8; at strides 2, of which there are a quarter, three times that.
+#include "window.cuh"
+
+extern __shared__ __align__(16) unsigned char shared[];
+
+struct Strips {
+    int planes;
+    int height;          // outputs of a strip as if strides were 1
+    int stored;          // lanes whose windows end in the strip
+    int run;             // rows that a lane keeps
+    int twin;            // from a strip to the one that shares its words
+    Divisor<int> down;   // strips of the rows of a plane
+    Divisor<int> lanes;  // of a plane
+    Divisor<int> stride; // of rows
+};
+
+// The words of an element less than any other.
+template <class T> __device__ constexpr unsigned lowest_word(int i) {
+    if (sizeof(T) == sizeof(double)) return i % 2 ? 0xfff00000 : 0;
+    if (sizeof(T) == sizeof(float)) return 0xff800000;
+    return Element<T>::half ? 0xfc00fc00 : 0xff80ff80;
+}
+template <> __device__ constexpr unsigned lowest_word<signed char>(int) { return 0x80808080; }
+template <> __device__ constexpr unsigned lowest_word<unsigned char>(int) { return 0; }
+
+// What a lane reads that has no columns: it needs no test of each row then.
+template <class T> __device__ __align__(16) const unsigned nothing_there[] = {
+    lowest_word<T>(0), lowest_word<T>(1), lowest_word<T>(2), lowest_word<T>(3),
+    lowest_word<T>(4), lowest_word<T>(5), lowest_word<T>(6), lowest_word<T>(7)};
+
+template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, bool Images> struct Strip {
+    using T = typename Op::Element;
+    using Maxima = typename Held<Op>::Type;
+    using Value = typename Maxima::Accumulator;
+    static constexpr int warp = 32, Vector = 32 / sizeof(Value), units = 2;
+    using Values = Pack<Value, Vector>;
+    using Unit = Pack<Value, Vector / units>;
+    using Results = Pack<Value, Vector / Stride>;
+    static constexpr int bytes = Vector * sizeof(T), words = bytes / 4;
+
+    // Columns of the input and of the output, from the first row of each on.
+    struct Columns {
+        const T* from;
+        int step;  // from row to row
+        T* to;
+        int results;  // of a row
+    };
+    // A row of them as it lies in memory, and that of their twins.
+    struct Row {
+        unsigned own[words], twin[words];
+    };
+
+    const Window<2, int>& w;
+    const Strips s;  // a copy: by reference it costs the compiler more time
+    const Maxima op;
+    const int lane, top;  // the first row of outputs
+    Unit* const run;
+    int first, wait;  // the first row that is stored, and rows from the next one to it
+    Columns own, twin;
+
+    __device__ Strip(const T* x, T* y, const Strips& strips, const Window<2, int>& window)
+        : w(window), s(strips), op(window.norm), lane(threadIdx.x % warp),
+          top(row_of_strips() * strips.height),
+          run(reinterpret_cast<Unit*>(shared) + threadIdx.x / warp * (strips.run * units * warp) + lane) {
+        first = Stride > 1 ? s.stride.quotient(top + s.stride.divisor - 1) : top;
+        wait = Stride > 1 ? first * s.stride.divisor - top : 0;
+        const int strip = s.down.quotient(blockIdx.x) * (blockDim.x / warp) + threadIdx.x / warp;
+        own = columns(x, y, strip);
+        if constexpr (Op::pairs) twin = columns(x, y, strip + s.twin);
+    }
+
+    __device__ const Axis<int>& outer() const { return w.axis[0]; }
+    __device__ const Axis<int>& inner() const { return w.axis[1]; }
+    __device__ int row_of_strips() const {
+        const int block = blockIdx.x;
+        return block - s.down.quotient(block) * s.down.divisor;
+    }
+
+    __device__ Columns columns(const T* x, T* y, int strip) const {
+        const int place = strip * s.stored + lane, before = s.lanes.quotient(place);
+        const int output = (place - before * s.lanes.divisor) * Vector;
+        const int input = output - Shift - inner().pad_begin;
+        const bool taken = before < s.planes;
+        const int plane = taken ? before : 0;
+        int image = plane;
+        const int channel = Images ? split(image, w.channels) : image;
+        x += unsigned(channel) * w.channel_step + input;
+        if constexpr (Images) x += unsigned(image) * w.batch_step;
+        y += (plane * outer().out.divisor + first) * inner().out.divisor + output / Stride;
+        // Not &&: branches cost the compiler more time.
+        const bool there = taken & within(input, inner().size);
+        const int most = inner().out.divisor - output / Stride;
+        return {there ? x : reinterpret_cast<const T*>(nothing_there<T>), there ? outer().step : 0, y,
+                taken & (lane < s.stored) ? least(most, Vector / Stride) : 0};
+    }
+
+    // The run of rows, the lanes side by side in each.
+    __device__ Values get(int row) const {
+        Values values;
+#pragma unroll
+        for (int i = 0; i < units; ++i) reinterpret_cast<Unit*>(&values)[i] = run[(row * units + i) * warp];
+        return values;
+    }
+    __device__ void put(int row, const Values& values) const {
+#pragma unroll
+        for (int i = 0; i < units; ++i) run[(row * units + i) * warp] = reinterpret_cast<const Unit*>(&values)[i];
+    }
+    __device__ Values nothing() const {
+        Values values;
+#pragma unroll
+        for (int v = 0; v < Vector; ++v) values.element[v] = op.start();
+        return values;
+    }
+    __device__ void merge(Values& a, const Values& b) const {
+#pragma unroll
+        for (int v = 0; v < Vector; ++v) a.element[v] = op.merge(a.element[v], b.element[v]);
+    }
+
+    // Of rows that are not there the nearest one, which is in all windows that they are in.
+    __device__ Row read(int row) const {
+        row = most(least(row, outer().size - 1), 0);
+        Row read;
+        load_words<bytes>(own.from + row * own.step, read.own);
+        if constexpr (Op::pairs) load_words<bytes>(twin.from + row * twin.step, read.twin);
+        return read;
+    }
+    __device__ static Values values(const Row& row) {
+        Values values;
+#pragma unroll
+        for (int v = 0; v < Vector; ++v) {
+            if constexpr (Op::pairs) values.element[v] = Halves<T>::beside(row.own, row.twin, v);
+            else values.element[v] = Words<T>::value(row.own, v);
+        }
+        return values;
+    }
+
+    // The rows of the run that begins in this one. Returns the row behind it: a warp reads ahead.
+    __device__ Row fill(int first) const {
+        Row row = read(first);
+#pragma unroll 1
+        for (int i = 0; i < s.run; ++i) {
+            const Row next = read(first + i + 1);
+            put(i, values(row));
+            row = next;
+        }
+        return row;
+    }
+    // From each of its rows on to its end, and what follows in all windows.
+    __device__ void reduce_run(Values a) const {
+#pragma unroll 1
+        for (int i = s.run - 1; i >= 0; --i) {
+            merge(a, get(i));
+            put(i, a);
+        }
+    }
+    // The same of rows that are not kept.
+    __device__ void reduce_again(int first, Values a) const {
+        Row row = read(first + s.run - 1);
+#pragma unroll 1
+        for (int i = s.run - 1; i >= 0; --i) {
+            const Row next = read(first + i - 1);
+            merge(a, values(row));
+            put(i, a);
+            row = next;
+        }
+    }
+    // The windows, if any, that begin in the run before row `next`, each of one row more of those from there
+    // on. The first one has been read, and one behind the last is. Returns what they come to.
+    __device__ Values end_windows(Row& row, int next, int end, bool any) {
+        Values a = nothing();
+#pragma unroll 1
+        for (int i = 0; i < end - next; ++i) {
+            const Row further = pinned(read(next + i + 1));
+            if (!Reread || any) {
+                if (Stride == 1 || wait == 0) {
+                    Values window = get(i);
+                    merge(window, a);
+                    store(along(window));
+                    wait = Stride > 1 ? s.stride.divisor : 0;
+                }
+                --wait;
+            }
+            const Values below = values(row);
+            if (!Reread) put(i, below);
+            merge(a, below);
+            row = further;
+        }
+        return a;
+    }
+    // Where a run is half a window, what follows it is in all windows that begin in it, too, even the row
+    // that is in both.
+    __device__ void walk() {
+        const int kernel = outer().kernel;
+        int next = top - outer().pad_begin + kernel;
+        const int rows = Stride > 1 ? (outer().out.divisor - 1) * s.stride.divisor + 1 : outer().out.divisor;
+        const int end = next + least(s.height, rows - top);
+        if (Reread) next -= s.run;
+        Row row = Reread ? read(next) : fill(next - kernel);
+        Values following = nothing();
+        bool any = !Reread;
+#pragma unroll 1
+        for (; next < end; next += s.run) {
+            if (!Reread) reduce_run(following);
+            else if (any) reduce_again(next - kernel, following);
+            const Values a = end_windows(row, next, least(next + s.run, end), any);
+            if (Reread) following = a;
+            any = true;
+        }
+    }
+
+    // Keeps the compiler from reading where it is used, which is late.
+    __device__ static Row pinned(Row row) {
+#ifdef __CUDA_ARCH__
+#pragma unroll
+        for (int i = 0; i < words; ++i) {
+            asm volatile("" : "+r"(row.own[i]));
+            if constexpr (Op::pairs) asm volatile("" : "+r"(row.twin[i]));
+        }
+#endif
+        return row;
+    }
+
+    __device__ static Value of_lane(int behind, Value value) { return __shfl_down_sync(0xffffffff, value, behind); }
+
+    // The windows along a row, from the first one that begins in the lane's outputs on.
+    __device__ Results along(const Values& column) const {
+        Values prefix = column, suffix = column;
+#pragma unroll
+        for (int v = 1; v < Vector; ++v) prefix.element[v] = op.merge(prefix.element[v - 1], column.element[v]);
+#pragma unroll
+        for (int v = Vector - 2; v > 0; --v) suffix.element[v] = op.merge(column.element[v], suffix.element[v + 1]);
+        const Value all = suffix.element[0] = prefix.element[Vector - 1];
+        constexpr int fewest = most(Width - Vector - 1, 0) / Vector;
+        const Value few = behind<fewest>(all);
+        Results results;
+#pragma unroll
+        for (int i = 0; i < Vector / Stride; ++i) {
+            const int place = i * Stride + Shift, v = place % Vector;
+            const int rest = Width - Vector + v, lanes = most(rest - 1, 0) / Vector;
+            Value window = rest < 0 ? inside(column, v) : suffix.element[v];
+            if (fewest > 0) window = op.merge(window, few);
+            if (lanes > fewest) window = op.merge(window, of_lane(lanes, all));
+            if (rest > 0) window = op.merge(window, of_lane(lanes + 1, prefix.element[rest - lanes * Vector - 1]));
+            results.element[i] = place < Vector ? window : of_lane(1, window);
+        }
+        return results;
+    }
+    // A window that ends in the lane, too.
+    __device__ Value inside(const Values& column, int first) const {
+        Value window = column.element[first];
+#pragma unroll
+        for (int t = 1; t < Width; ++t) window = op.merge(window, column.element[(first + t) % Vector]);
+        return window;
+    }
+    // What so many lanes behind have.
+    template <int Lanes> __device__ Value behind(Value all) const {
+        Value merged = all;
+        int done = 0;
+#pragma unroll
+        for (int length = 1; length <= Lanes; length *= 2) {
+            if (Lanes & length) {
+                const Value part = of_lane(1 + done, all);
+                merged = done ? op.merge(merged, part) : part;
+                done += length;
+            }
+            if (2 * length <= Lanes) all = op.merge(all, of_lane(length, all));
+        }
+        return merged;
+    }
+    __device__ void store(const Results& row) {
+        if constexpr (Op::pairs) {
+            store_halves<Store>(row, false, own.to, own.results);
+            store_halves<Store>(row, true, twin.to, twin.results);
+            twin.to += inner().out.divisor;
+        } else {
+            store_parts<Store>(row, own.to, own.results);
+        }
+        own.to += inner().out.divisor;
+    }
+};
+
+template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, bool Images>
+__global__ void __launch_bounds__(128, 4)
+strips(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
+       const __grid_constant__ Strips s, const __grid_constant__ Window<2, int> w) {
+    Strip<Op, Width, Store, Shift, Stride, Reread, Images>(x, y, s, w).walk();
+}
