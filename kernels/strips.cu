@@ -1,6 +1,6 @@
-// Maxima of large overlapping windows of two axes, channels first: a warp walks down a strip of columns, of
-// one plane or of several beside each other. For rows that whole vectors fill, and windows that are not
-// so wide that most of a strip is halo.
+// Maxima of overlapping windows of two axes, of more than a few taps: a warp walks down a strip of columns,
+// of one plane or of several beside each other. For rows or, channels last, pixels that whole vectors
+// fill, and windows that are not so wide that most of a strip is halo.
 //
 // Of its columns a lane keeps the run, where no other thread reads: as many rows as the window has, each
 // merged with those from there on to the end of the run. A window that begins in the run is such a row and
@@ -12,24 +12,28 @@
 // Reread is for windows of more rows than shared memory holds: a run is half of one, and each row is read
 // a second time, where its own run begins.
 //
-// The first column is Shift in front of the first window, so that lanes begin on vectors, which are there
-// as a whole or not at all. Of greater strides every stride-th row is reduced along a row, and of columns
-// Stride is known here. Words hold the 16- or 8-bit maxima of two strips.
+// Channels first a lane has neighbours of a row, the first of all lanes Shift in front of the first window,
+// so that lanes begin on vectors, which are there as a whole or not at all. Channels last (Last) it has
+// neighbouring channels of a pixel, lanes exchange windows of 1, 2, 4, ... pixels, and strips of the same
+// pixels follow each other. Words hold the 16- or 8-bit maxima of two strips.
+//
+// Of greater strides every stride-th row is reduced along a row; that of columns, Stride, is known here.
 //
 // Counted cost for each result of 512 x 512 planes: 13.9 for 13 x 13 of float32 and 24.4 for 63 x 63, 8.2
-// and 15.4 for float16, 8.8 and 17.1 for uint8; at strides 2, of which there are a quarter, three times that.
+// and 15.4 for float16, 8.8 and 17.1 for uint8; channels last 26.5, 15.7 and 16.5 for 13 x 13; at strides 2,
+// of which there are a quarter, three times that.
 #include "window.cuh"
 
 extern __shared__ __align__(16) unsigned char shared[];
 
 struct Strips {
-    int planes;
+    int planes;          // or, channels last, images
     int height;          // outputs of a strip as if strides were 1
     int stored;          // lanes whose windows end in the strip
     int run;             // rows that a lane keeps
-    int twin;            // from a strip to the one that shares its words
     Divisor<int> down;   // strips of the rows of a plane
-    Divisor<int> lanes;  // of a plane
+    Divisor<int> lanes;  // of a plane or, channels last, of an image
+    Divisor<int> groups; // of the channels of a pixel
     Divisor<int> stride; // of rows
 };
 
@@ -47,14 +51,15 @@ template <class T> __device__ __align__(16) const unsigned nothing_there[] = {
     lowest_word<T>(0), lowest_word<T>(1), lowest_word<T>(2), lowest_word<T>(3),
     lowest_word<T>(4), lowest_word<T>(5), lowest_word<T>(6), lowest_word<T>(7)};
 
-template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, bool Images> struct Strip {
+template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, bool Last, bool Images> struct Strip {
     using T = typename Op::Element;
     using Maxima = typename Held<Op>::Type;
     using Value = typename Maxima::Accumulator;
     static constexpr int warp = 32, Vector = 32 / sizeof(Value), units = 2;
     using Values = Pack<Value, Vector>;
     using Unit = Pack<Value, Vector / units>;
-    using Results = Pack<Value, Vector / Stride>;
+    static constexpr int Many = Last ? Vector : Vector / Stride;  // results of a lane
+    using Results = Pack<Value, Many>;
     static constexpr int bytes = Vector * sizeof(T), words = bytes / 4;
 
     // Columns of the input and of the output, from the first row of each on.
@@ -83,9 +88,10 @@ template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, bo
           run(reinterpret_cast<Unit*>(shared) + threadIdx.x / warp * (strips.run * units * warp) + lane) {
         first = Stride > 1 ? s.stride.quotient(top + s.stride.divisor - 1) : top;
         wait = Stride > 1 ? first * s.stride.divisor - top : 0;
-        const int strip = s.down.quotient(blockIdx.x) * (blockDim.x / warp) + threadIdx.x / warp;
+        const int number = s.down.quotient(blockIdx.x) * (blockDim.x / warp) + threadIdx.x / warp;
+        const int strip = Op::pairs ? 2 * number : number;
         own = columns(x, y, strip);
-        if constexpr (Op::pairs) twin = columns(x, y, strip + s.twin);
+        if constexpr (Op::pairs) twin = columns(x, y, strip + 1);
     }
 
     __device__ const Axis<int>& outer() const { return w.axis[0]; }
@@ -96,6 +102,7 @@ template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, bo
     }
 
     __device__ Columns columns(const T* x, T* y, int strip) const {
+        if constexpr (Last) return channels(x, y, strip);
         const int place = strip * s.stored + lane, before = s.lanes.quotient(place);
         const int output = (place - before * s.lanes.divisor) * Vector;
         const int input = output - Shift - inner().pad_begin;
@@ -109,9 +116,24 @@ template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, bo
         // Not &&: branches cost the compiler more time.
         const bool there = taken & within(input, inner().size);
         const int most = inner().out.divisor - output / Stride;
-        return {there ? x : reinterpret_cast<const T*>(nothing_there<T>), there ? outer().step : 0, y,
-                taken & (lane < s.stored) ? least(most, Vector / Stride) : 0};
+        return {there ? x : nowhere(), there ? outer().step : 0, y,
+                taken & (lane < s.stored) ? least(most, Many) : 0};
     }
+    // Of a pixel. Strips of all its channels are neighbours.
+    __device__ Columns channels(const T* x, T* y, int strip) const {
+        const int across = s.groups.quotient(strip), channel = (strip - across * s.groups.divisor) * Vector;
+        const int place = across * s.stored + lane, before = s.lanes.quotient(place);
+        const int output = place - before * s.lanes.divisor, input = output - inner().pad_begin;
+        const bool taken = before < s.planes, there = taken & within(input, inner().size);
+        const int image = taken ? before : 0, column = output / Stride;
+        x += unsigned(image) * w.batch_step + (input * inner().step + channel);
+        y += (image * outer().out.divisor + first) * row_of_results() + column * w.channels.divisor + channel;
+        const bool stored = taken & (lane < s.stored) & (column * Stride == output);
+        return {there ? x : nowhere(), there ? outer().step : 0, y,
+                stored & (column < inner().out.divisor) ? Many : 0};
+    }
+    __device__ static const T* nowhere() { return reinterpret_cast<const T*>(nothing_there<T>); }
+    __device__ int row_of_results() const { return inner().out.divisor * (Last ? w.channels.divisor : 1); }
 
     // The run of rows, the lanes side by side in each.
     __device__ Values get(int row) const {
@@ -194,7 +216,8 @@ template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, bo
                 if (Stride == 1 || wait == 0) {
                     Values window = get(i);
                     merge(window, a);
-                    store(along(window));
+                    if constexpr (Last) store(along_pixels(window));
+                    else store(along(window));
                     wait = Stride > 1 ? s.stride.divisor : 0;
                 }
                 --wait;
@@ -264,6 +287,19 @@ template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, bo
         }
         return results;
     }
+    // Where each lane has the channels of a pixel.
+    __device__ Values along_pixels(Values window) const {
+        int length = 1;
+#pragma unroll
+        for (; 2 * length <= Width; length *= 2) merge_lanes(window, length);
+        if (length < Width) merge_lanes(window, Width - length);
+        return window;
+    }
+    __device__ void merge_lanes(Values& window, int behind) const {
+#pragma unroll
+        for (int v = 0; v < Vector; ++v)
+            window.element[v] = op.merge(window.element[v], of_lane(behind, window.element[v]));
+    }
     // A window that ends in the lane, too.
     __device__ Value inside(const Values& column, int first) const {
         Value window = column.element[first];
@@ -290,17 +326,17 @@ template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, bo
         if constexpr (Op::pairs) {
             store_halves<Store>(row, false, own.to, own.results);
             store_halves<Store>(row, true, twin.to, twin.results);
-            twin.to += inner().out.divisor;
+            twin.to += row_of_results();
         } else {
             store_parts<Store>(row, own.to, own.results);
         }
-        own.to += inner().out.divisor;
+        own.to += row_of_results();
     }
 };
 
-template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, bool Images>
+template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, bool Last, bool Images>
 __global__ void __launch_bounds__(128, 4)
 strips(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
        const __grid_constant__ Strips s, const __grid_constant__ Window<2, int> w) {
-    Strip<Op, Width, Store, Shift, Stride, Reread, Images>(x, y, s, w).walk();
+    Strip<Op, Width, Store, Shift, Stride, Reread, Last, Images>(x, y, s, w).walk();
 }

@@ -197,7 +197,8 @@ def network_plans() -> Iterator[Plan]:
             yield _plan(problem)
             yield _plan(problem, "specialised")
     yield from _plans_of("separable_vectors", _narrow(among))
-    yield from _plans_of("strips", _wide_rows(among))
+    for kernel in ("strips", "separable"):
+        yield from _plans_of(kernel, _wide_rows(among))
     for spatial in GLOBAL:
         for problem in _pools(among, CHANNELS, spatial, spatial, spatial, 0):
             yield _plan(problem)

@@ -123,9 +123,8 @@ def calls() -> list[Configuration]:
             Configuration(large(name, "float32", False, indices, by_blocks(kernel)), kernel)
             for kernel in KERNELS
         ]
-    chosen.append(
-        Configuration(large("strips beside each other", "float16", False, False), "strips")
-    )
+    for name, last in (("strips beside each other", False), ("strips of pixels", True)):
+        chosen.append(Configuration(large(name, "float16", last, False), "strips"))
     chosen += [
         Configuration(Case("global_max_pool", (np.ones(shape),), {"channels_last": True}), kernel)
         for shape in ((1, 43, 43, 3), (1, 2, 2, 4))

@@ -241,12 +241,11 @@ def served(configuration: Configuration) -> Configuration:
     if kernel not in ("rows", "strips", "separable", "separable_vectors"):
         return configuration
     x, plain = case.arrays[0], {"dilations": None, "return_indices": False, "storage_order": 0}
-    if kernel != "rows":
-        if case.arguments["channels_last"]:
-            x, plain = np.moveaxis(x, -1, 1), plain | {"channels_last": False}
-        if not keeps_strides(way, case):
-            plain["strides"] = None
-    # Strips are of whole lanes, and these vectors of an even size.
+    if kernel.startswith("separable") and case.arguments["channels_last"]:
+        x, plain = np.moveaxis(x, -1, 1), plain | {"channels_last": False}
+    if kernel != "rows" and not keeps_strides(way, case):
+        plain["strides"] = None
+    # Strips are of whole lanes, of a row or of channels, and these vectors of an even size.
     x = np.repeat(x, {"strips": 8, "separable_vectors": 2}.get(kernel, 1), axis=-1)
     if way == "vectors" or (kernel == "strips" and case.arguments.get("ceil_mode")):
         plain |= {"auto_pad": "SAME_UPPER", "pads": None, "ceil_mode": False}  # as many outputs
@@ -258,7 +257,9 @@ def served(configuration: Configuration) -> Configuration:
 def keeps_strides(way: str, case: Case) -> bool:
     """Whether windows overlap as these kernels ask, but with ceil_mode may overhang by a stride."""
     if KERNELS[way][0] == "strips":
-        return overlap(case) and np.atleast_1d(case.arguments.get("strides") or 1)[-1] in (2, 4)
+        stride = np.atleast_1d(case.arguments.get("strides") or 1)[-1]
+        known = stride > 1 if case.arguments["channels_last"] else stride in (2, 4)
+        return overlap(case) and bool(known)
     return overlap(case) or (way != "vectors" and bool(case.arguments.get("ceil_mode")))
 
 
@@ -334,8 +335,8 @@ def test_random_calls_reach_every_kernel():
 
 
 def test_random_calls_reach_vectors_of_channels():
-    functions = "max_pool", "average_pool", "lp_pool"
-    launches = launches_of(one for name in functions for one in drawn(name, 300, seed=0))
+    functions, ways = ("max_pool", "average_pool", "lp_pool"), ("rows", "large tiles")
+    launches = launches_of(one for name in functions for one in drawn(name, 200, 0, ways))
     packed = {launch.template[10] for launch in launches if launch.source == "rows.cu"}
     assert packed == {"true", "false"}
 
@@ -388,6 +389,11 @@ LARGE: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
         (2, 5, 31, 48),
         {"kernel_shape": (7, 6), "strides": (3, 2), "pads": (2, 3, 5, 1), "ceil_mode": True},
     ),
+    "strips of pixels": (
+        "max_pool",
+        (2, 24, 17, 70),
+        {"kernel_shape": (5, 9), "strides": (2, 3), "pads": (2, 3, 4, 6), "ceil_mode": True},
+    ),
     "windows larger than planes": (
         "max_pool",
         (2, 3, 6, 8),
@@ -417,6 +423,7 @@ FOR_BLOCKS = {
     "more columns than a tile": (1, 1, 12, 30),
     "tiles of vectors": (1, 2, 14, 34),
     "strips beside each other": (1, 2, 6, 48),
+    "strips of pixels": (1, 8, 5, 16),
     "vectors of planes side by side": (2, 3, 12, 8),
     "planes side by side": (3, 40, 2, 3),
 }

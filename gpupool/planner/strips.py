@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import log2
+from math import ceil, log2
 from operator import attrgetter
 
 import numpy as np
@@ -53,10 +53,16 @@ ROW = {"float64": 24, "float32": 18, "float16": 22, "bfloat16": 22, "int8": 37, 
 DOUBLING = {4: 8, 8: 21}
 """More for each doubling of the window's width."""
 
+PIXEL = {"float64": 50, "float32": 27, "float16": 39, "bfloat16": 39, "int8": 60, "uint8": 48}
+"""Channels last for each row of results, whatever their stride."""
+
+EXCHANGE = {4: 13, 8: 20}
+"""And for each time that lanes exchange what they have."""
+
 STRIPS_DTYPE = np.dtype(
     [
-        *((name, "i4") for name in ("planes", "height", "stored", "run", "twin")),
-        *((name, divisor_dtype("int")) for name in ("down", "lanes", "stride")),
+        *((name, "i4") for name in ("planes", "height", "stored", "run")),
+        *((name, divisor_dtype("int")) for name in ("down", "lanes", "groups", "stride")),
     ],
     align=True,
 )
@@ -67,14 +73,17 @@ STRIPS_DTYPE = np.dtype(
 class Strips:
     """How warps share the outputs of planes, and what that costs in instructions.
 
-    The ``lanes`` of one plane lie behind those of another. A strip is a warp of them, of which the
+    The ``lanes`` of one plane lie behind those of another; channels last those of images, whose
+    pixels have ``groups`` of channels for a strip each. A strip is a warp of lanes, of which the
     first ``stored`` have windows that end in it, and ``height`` rows; a lane keeps a ``run`` of
     them. ``beside`` each other lie so many, or twice as many where words hold two, over ``down``
     others; a block has ``warps``.
     """
 
     geometry: Geometry
+    planes: int
     lanes: int
+    groups: int
     stored: int
     run: int
     height: int
@@ -85,9 +94,9 @@ class Strips:
 
     def struct(self) -> Scalar:
         """Return what a kernel receives."""
-        divisors = (self.down, self.lanes, self.geometry.dims[0].axis.stride)
+        divisors = (self.down, self.lanes, self.groups, self.geometry.dims[0].axis.stride)
         numbers = (
-            self.geometry.planes, self.height, self.stored, self.run, self.beside,
+            self.planes, self.height, self.stored, self.run,
             *(divisor(number, "int") for number in divisors),
         )  # fmt: skip
         return np.array(numbers, STRIPS_DTYPE)
@@ -105,11 +114,12 @@ def launch(problem: PoolProblem, strips: Strips) -> Launch | None:
     """Launch the kernel, or return None where it may not be compiled any more."""
     geometry = strips.geometry
     outer, inner = (dim.axis for dim in geometry.dims)
-    vector = _vector(problem)
-    store = vector_width(VECTOR_BYTES, problem.dtype, vector // inner.stride, inner.out)
-    shift = -inner.pad_begin % vector
+    last, vector = problem.channels_last, _vector(problem)
+    stored = (vector,) if last else (vector // inner.stride, inner.out)
+    store = vector_width(VECTOR_BYTES, problem.dtype, *stored)
+    shift = 0 if last else -inner.pad_begin % vector
     numbers = (inner.kernel, store, shift, inner.stride)
-    flags = map(boolean, (strips.run < outer.kernel, geometry.images))
+    flags = map(boolean, (strips.run < outer.kernel, last, geometry.images))
     template = (operator(problem, "int"), *map(str, numbers), *flags)
     if not admit("strips", *template):
         return None
@@ -126,21 +136,23 @@ def launch(problem: PoolProblem, strips: Strips) -> Launch | None:
 
 
 def _serves(problem: PoolProblem, geometry: Geometry, alignment: int) -> bool:
-    """Whether lanes begin on vectors, have all their columns or none, and windows rows.
+    """Whether lanes begin on vectors, have all of theirs or nothing, and windows rows.
 
-    A lane begins as many windows as any other, and strides of rows are looked at only with those of
-    columns.
+    Of a row as many windows begin in one lane as in another. Strides of rows are looked at only
+    with those of columns.
     """
-    if problem.reduction != "max" or problem.channels_last or len(geometry.dims) != 2:
+    if problem.reduction != "max" or len(geometry.dims) != 2:
         return False
     outer, inner = geometry.dims
-    vector, at_once = _vector(problem), VECTOR_BYTES // problem.dtype.itemsize
-    steps = (geometry.batch.step, geometry.channels.step, outer.step)
-    aligned = vector_width(alignment, problem.dtype, vector, *steps) == min(vector, at_once)
-    adjoining = inner.step == 1 and inner.axis.size % vector == 0
+    last, vector = problem.channels_last, _vector(problem)
+    steps = (geometry.batch.step, outer.step, (inner if last else geometry.channels).step)
+    row = geometry.channels if last else inner
+    whole = row.step == 1 and row.axis.size % vector == 0
+    at_once = min(vector, VECTOR_BYTES // problem.dtype.itemsize)
+    aligned = vector_width(alignment, problem.dtype, vector, *steps) == at_once
     stride = inner.axis.stride
-    apart = vector % stride == 0 if stride > 1 else outer.axis.stride == 1
-    return aligned and adjoining and apart and outer.axis.touches
+    apart = (last or vector % stride == 0) if stride > 1 else outer.axis.stride == 1
+    return whole and aligned and apart and outer.axis.touches
 
 
 def _vector(problem: PoolProblem) -> int:
@@ -156,11 +168,14 @@ def _run_bytes(rows: int) -> int:
 def _strips(problem: PoolProblem, geometry: Geometry) -> Iterator[Strips]:
     """Return strips of few rows or of many, by runs of whole windows and of halves."""
     outer, inner = (dim.axis for dim in geometry.dense.dims)
-    lanes, halo = _lanes(inner, _vector(problem))
-    if halo >= WARP or geometry.planes * lanes > INT32_MAX - OVERHANG:
+    vector, channels, last = _vector(problem), geometry.channels.axis.size, problem.channels_last
+    groups = channels // vector if last else 1
+    planes = geometry.batch.axis.size if last else geometry.planes
+    lanes, halo = _lanes(inner, 1 if last else vector)
+    if halo >= WARP or planes * lanes > INT32_MAX - OVERHANG:
         return
     stored, together = WARP - halo, 2 if pairs(problem) else 1
-    beside = -(-geometry.planes * lanes // (stored * together))
+    beside = -(-(-(-planes * lanes // stored) * groups) // together)
     for run in {outer.kernel, -(-outer.kernel // 2)}:
         warps = min(WARPS, SHARED_BYTES // _run_bytes(run))
         if not warps:
@@ -171,7 +186,9 @@ def _strips(problem: PoolProblem, geometry: Geometry) -> Iterator[Strips]:
             down = -(-outer.out // height)
             each = WARP * warps * _cost(problem, geometry, run, down)
             cost = each * max(blocks, FILL / (WARP * warps * down))
-            yield Strips(geometry, lanes, stored, run, height, down, beside, warps, cost)
+            yield Strips(
+                geometry, planes, lanes, groups, stored, run, height, down, beside, warps, cost
+            )
 
 
 def _lanes(axis: Axis, vector: int) -> tuple[int, int]:
@@ -195,4 +212,6 @@ def _cost(problem: PoolProblem, geometry: Geometry, run: int, down: int) -> floa
     above = down * (SETUP + TWIN * pairs(problem) + begin)
     runs = -(-rows // run) * (RUN + run * (STEP[name] if again else KEPT[size]))
     row = (ROW[name] + DOUBLING[size] * log2(inner.kernel)) * (1 + 1 / inner.stride) / 2
+    if problem.channels_last:
+        row = PIXEL[name] + EXCHANGE[size] * ceil(log2(inner.kernel))
     return above + runs + rows * STEP[name] + outer.out * row
