@@ -9,8 +9,8 @@
 // lane end in lanes behind it, whose prefixes it receives; the last lanes of a warp, whose windows
 // would end in the next one, store nothing. No thread waits for another warp.
 //
-// Reread is for windows of more rows than shared memory holds: a run is half of one, and each row is read
-// a second time, where its own run begins.
+// Reread is for windows of so many rows that shared memory holds few whole runs, or none: a run is half of
+// one, and each row is read a second time, where its own run begins.
 //
 // Channels first a lane has neighbours of a row, the first of all lanes Shift in front of the first window,
 // so that lanes begin on vectors, which are there as a whole or not at all. Channels last (Last) it has

@@ -545,6 +545,20 @@ def test_planes_of_images_that_lie_apart_and_evenly(kernel, axes):
         assert_configuration_right(configuration)
 
 
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_strips_store_windows_that_lie_in_the_padding(dtype, last):
+    """Planes beside each other share no more padding than the windows that begin in it leave."""
+    shape, found = ((2, 5, 16, 8) if last else (2, 5, 6, 16)), []
+    x = np.random.default_rng(37).standard_normal(shape).astype(dtype)
+    for kernel, begin, end in product((1, 3, 9), (0, 4, 9, 20), (0, 4, 9, 20)):
+        window = {"kernel_shape": (2, kernel), "pads": (1, begin, 1, end), "channels_last": last}
+        found.append(Configuration(Case("max_pool", (x,), window), "strips"))
+    assert {launch.source for launch in compile_ahead(found)} == {"strips.cu"}
+    for configuration in found:
+        assert_configuration_right(configuration)
+
+
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_sums_of_bytes_in_the_halves_of_words(dtype):
     """Of as many taps as are compiled in, all of them the least or the greatest, too."""

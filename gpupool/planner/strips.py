@@ -136,10 +136,9 @@ def launch(problem: PoolProblem, strips: Strips) -> Launch | None:
 
 
 def _serves(problem: PoolProblem, geometry: Geometry, alignment: int) -> bool:
-    """Whether lanes begin on vectors, have all of theirs or nothing, and windows rows.
+    """Whether lanes begin on vectors and have all of theirs or nothing, and windows touch rows.
 
-    Of a row as many windows begin in one lane as in another. Strides of rows are looked at only
-    with those of columns.
+    Of a row as many windows begin in one lane as in another. Rows have no stride alone.
     """
     if problem.reduction != "max" or len(geometry.dims) != 2:
         return False
@@ -172,10 +171,13 @@ def _strips(problem: PoolProblem, geometry: Geometry) -> Iterator[Strips]:
     groups = channels // vector if last else 1
     planes = geometry.batch.axis.size if last else geometry.planes
     lanes, halo = _lanes(inner, 1 if last else vector)
-    if halo >= WARP or planes * lanes > INT32_MAX - OVERHANG:
+    if halo >= WARP:
         return
     stored, together = WARP - halo, 2 if pairs(problem) else 1
-    beside = -(-(-(-planes * lanes // stored) * groups) // together)
+    strips = -(-planes * lanes // stored) * groups
+    if max(planes * lanes, strips) > INT32_MAX - OVERHANG:
+        return
+    beside = -(-strips // together)
     for run in {outer.kernel, -(-outer.kernel // 2)}:
         warps = min(WARPS, SHARED_BYTES // _run_bytes(run))
         if not warps:
@@ -194,13 +196,14 @@ def _strips(problem: PoolProblem, geometry: Geometry) -> Iterator[Strips]:
 def _lanes(axis: Axis, vector: int) -> tuple[int, int]:
     """Return the lanes of a plane, and behind each those that its windows end in.
 
-    Planes beside each other share lanes that hold nothing but the padding of either.
+    Planes beside each other share lanes that hold nothing but the padding of either, as far as no
+    window begins in them.
     """
     in_front = axis.pad_begin + -axis.pad_begin % vector
     halo = -(-(in_front - axis.pad_begin + axis.kernel - 1) // vector)
     lanes = -(-axis.out // vector) + halo
     behind = max(0, lanes - (in_front + axis.size) // vector)
-    return lanes - min(in_front // vector, behind), halo
+    return lanes - min(in_front // vector, behind, halo), halo
 
 
 def _cost(problem: PoolProblem, geometry: Geometry, run: int, down: int) -> float:
