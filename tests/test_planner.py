@@ -757,6 +757,16 @@ def test_planes_whose_rows_behind_the_end_overflow_take_no_vectors() -> None:
     assert kernel(46336 - 62, 46336) == "strips"  # which reads none
 
 
+def test_more_strips_than_32_bits_count_are_not_launched() -> None:
+    def kernel(images: int) -> str:
+        attributes = {"kernel_shape": (2, 32), "channels_last": True}
+        problem = resolve("max", (images, 3, 32, 16), "int8", **attributes)
+        return plan(problem, (0, 512, 16, 1), 16, "strips").kernel
+
+    assert kernel(2**24) == "strips"
+    assert kernel(2**26 - 1000) != "strips"  # two of channels for each image and its halo of 31
+
+
 def test_windows_that_overlap_are_shared_only_where_that_costs_less() -> None:
     large, few = (4, 32, 512, 512), (1, 4, 128, 128)
     assert chosen("max", "float16", large, 16, 8) == "rows"
