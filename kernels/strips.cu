@@ -55,7 +55,7 @@ template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, bo
     using T = typename Op::Element;
     using Maxima = typename Held<Op>::Type;
     using Value = typename Maxima::Accumulator;
-    static constexpr int warp = 32, Vector = 32 / sizeof(Value), units = 2;
+    static constexpr int warp = 32, Vector = 32 / sizeof(Value), units = 2;  // of 16 bytes
     using Values = Pack<Value, Vector>;
     using Unit = Pack<Value, Vector / units>;
     static constexpr int Many = Last ? Vector : Vector / Stride;  // results of a lane
@@ -276,7 +276,7 @@ template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, bo
         const Value few = behind<fewest>(all);
         Results results;
 #pragma unroll
-        for (int i = 0; i < Vector / Stride; ++i) {
+        for (int i = 0; i < Many; ++i) {
             const int place = i * Stride + Shift, v = place % Vector;
             const int rest = Width - Vector + v, lanes = most(rest - 1, 0) / Vector;
             Value window = rest < 0 ? inside(column, v) : suffix.element[v];

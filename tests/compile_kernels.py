@@ -194,11 +194,12 @@ def network_plans() -> Iterator[Plan]:
     for kernel, strides, pads in WINDOWS:
         spatial = (PLANE[len(kernel) - 1],) * len(kernel)
         for problem in _pools(among, CHANNELS, kernel, strides, spatial, pads):
-            yield _plan(problem)
+            yield (chosen := _plan(problem))
+            if chosen.kernel == "strips":
+                yield _plan_without_strips(problem)
             yield _plan(problem, "specialised")
     yield from _plans_of("separable_vectors", _narrow(among))
-    for kernel in ("strips", "separable"):
-        yield from _plans_of(kernel, _wide_rows(among))
+    yield from _plans_of("strips", _wide_rows(among))
     for spatial in GLOBAL:
         for problem in _pools(among, CHANNELS, spatial, spatial, spatial, 0):
             yield _plan(problem)
@@ -219,6 +220,12 @@ def _plans_of(kernel: str, problems: Iterable[Problem]) -> Iterator[Plan]:
     for problem in problems:
         if (chosen := _plan(problem, kernel)).kernel == kernel:
             yield chosen
+
+
+def _plan_without_strips(problem: Problem) -> Plan:
+    """Plan as where a process may compile no further strips.cu."""
+    with patch.object(planner.strips, "launch", return_value=None):
+        return _plan(problem)
 
 
 def _plan(problem: Problem, kernel: str = "auto") -> Plan:

@@ -218,7 +218,8 @@ def axes(draw: st.DrawFn, most: int, auto_pad: str, ceil_mode: bool) -> Axis:
     stride, dilation = draw(between(1, 4)), draw(among((1, 1, 2, 3, 7)))
     begin = end = 0
     if auto_pad == "NOTSET" and draw(either):
-        begin, end = draw(between(0, 4)), draw(between(0, 4))
+        wide = draw(among((4, 4, most)))  # as far as whole windows in the padding
+        begin, end = draw(between(0, wide)), draw(between(0, wide))
     overhang = stride - 1 if ceil_mode and auto_pad == "NOTSET" else 0
     room = size + begin + end + overhang
     longest = most if auto_pad.startswith("SAME") else (room - 1) // dilation + 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import inf
 
 from gpupool.planner import (
@@ -42,14 +42,11 @@ from gpupool.problem import (
 
 __all__ = ["KERNELS", "THREADS", "Launch", "Plan", "Scalar", "plan"]
 
-KERNELS = (
-    "auto", "window", "specialised", "rows", "plane", "channels",
-    "strips", "separable_vectors", "separable",
-)  # fmt: skip
-"""What ``plan`` may be asked for; "window" is the generic tier of window.cu."""
+FUSED = ("strips", "separable_vectors", "separable")
+"""The kernels for large windows."""
 
-FUSED = KERNELS[-3:]
-"""Those for large windows."""
+KERNELS = ("auto", "window", "specialised", "rows", "plane", "channels", *FUSED)
+"""What ``plan`` may be asked for; "window" is the generic tier of window.cu."""
 
 CLEARLY, CLEARLY_OF_VOLUMES = {4: 0.8, 8: 0.65}, {4: 0.8, 8: 0.5}
 """Below this part of its estimate by vectors a large window takes single columns: where most
@@ -128,17 +125,15 @@ def _fused_launch(
     problem: PoolProblem, geometry: Geometry, alignment: int, most: float, kernel: str
 ) -> Launch | None:
     """Launch the cheapest kernel for large windows, or none that costs more than ``most``."""
-    found = strips.cheapest(problem, geometry, alignment) if kernel in ("auto", "strips") else None
-    rival = _single_columns_cost(problem, geometry) if kernel == "auto" else inf
+    auto = kernel == "auto"
+    limit = min(most, _single_columns_cost(problem, geometry)) if auto else most
+    by_vectors = partial(separable_vectors.launch, problem, geometry, alignment)
+    found = strips.cheapest(problem, geometry, alignment) if auto or kernel == "strips" else None
     launch = None
-    if found is not None and found.cost <= most:
-        if kernel == "auto":
-            lower = min(rival, found.cost)
-            launch = separable_vectors.launch(problem, geometry, alignment, lower)
-        if launch is None and found.cost <= rival:
-            launch = strips.launch(problem, found)
+    if found is not None and found.cost <= limit:
+        launch = (by_vectors(found.cost) if auto else None) or strips.launch(problem, found)
     if launch is None and kernel != "separable":
-        launch = separable_vectors.launch(problem, geometry, alignment, min(most, rival))
+        launch = by_vectors(limit)
     return launch or separable.launch(problem, geometry, most)
 
 

@@ -10,14 +10,7 @@ from operator import attrgetter
 import numpy as np
 
 from gpupool.planner.geometry import OVERHANG, Geometry
-from gpupool.planner.launches import (
-    FILL,
-    SHARED_BYTES,
-    VECTOR_BYTES,
-    WARP,
-    Launch,
-    Scalar,
-)
+from gpupool.planner.launches import FILL, SHARED_BYTES, VECTOR_BYTES, WARP, Launch, Scalar
 from gpupool.planner.parameters import (
     accumulator,
     boolean,
@@ -209,12 +202,17 @@ def _lanes(axis: Axis, vector: int) -> tuple[int, int]:
 def _cost(problem: PoolProblem, geometry: Geometry, run: int, down: int) -> float:
     """Estimate the instructions of a lane for the columns of a plane in so many strips."""
     outer, inner = (dim.axis for dim in geometry.dims)
-    name, size = problem.dtype.name, accumulator(problem).itemsize
+    step, kept = STEP[problem.dtype.name], KEPT[accumulator(problem).itemsize]
     rows, again = outer.dense().out, run < outer.kernel
-    begin = run * STEP[name] if again else outer.kernel * AHEAD
+    begin = run * step if again else outer.kernel * AHEAD
     above = down * (SETUP + TWIN * pairs(problem) + begin)
-    runs = -(-rows // run) * (RUN + run * (STEP[name] if again else KEPT[size]))
-    row = (ROW[name] + DOUBLING[size] * log2(inner.kernel)) * (1 + 1 / inner.stride) / 2
+    runs = -(-rows // run) * (RUN + run * (step if again else kept))
+    return above + runs + rows * step + outer.out * _row_cost(problem, inner)
+
+
+def _row_cost(problem: PoolProblem, inner: Axis) -> float:
+    """Estimate those of a row of results more than of one that the windows move on."""
+    name, size, doublings = problem.dtype.name, accumulator(problem).itemsize, log2(inner.kernel)
     if problem.channels_last:
-        row = PIXEL[name] + EXCHANGE[size] * ceil(log2(inner.kernel))
-    return above + runs + rows * STEP[name] + outer.out * row
+        return PIXEL[name] + EXCHANGE[size] * ceil(doublings)
+    return (ROW[name] + DOUBLING[size] * doublings) * (1 + 1 / inner.stride) / 2
