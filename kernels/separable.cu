@@ -217,7 +217,7 @@ struct Scalars : Tile<Op, Axes, Width, 32, 1, 0, Strided, ChannelsLast, Images> 
         const int rows = rows_of(at.p);
         if (rows <= 0) return;
         const int plane = first_plane + at.p, column = left + at.c;
-        const int along = Op::counts ? Base::counted_slices(plane) * Base::counted(inner(), column) : 1;
+        const int along = Op::counts ? Base::counted_slices(plane) * counted(inner(), column) : 1;
         const int apart = Base::apart();
         const T* input = Op::slow ? Base::slices_of(x, plane).from : nullptr;
         const Accumulator* from = first_result();
@@ -225,7 +225,7 @@ struct Scalars : Tile<Op, Axes, Width, 32, 1, 0, Strided, ChannelsLast, Images> 
         in_flights<Op::counts || !Op::exact ? 1 : 2>(rows, [&](int flight) {
 #pragma unroll
             for (int i = 0; i < flight; ++i, row += apart, from += apart * pitch, n += row_step()) {
-                const Few<65536> count(Op::counts ? along * Base::counted(outer(), row) : 1);
+                const Few<65536> count(Op::counts ? along * counted(outer(), row) : 1);
                 if constexpr (Op::powers > 0) {
                     if (pinned(again)) {
                         const Accumulator limit = Base::limit(plane, row, column);

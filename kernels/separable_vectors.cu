@@ -332,8 +332,8 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Lies != 
     __device__ static Extent extent(const Axis<int>& axis, int output, int slices = 1) {
         if constexpr (!Op::counts) return {};
         // Pinned: counting again at every use costs more.
-        const float counted = pinned(float(slices * Base::counted(axis, output)));
-        return {counted, Op::pairs ? most(Base::valid(axis, output), 0) : 0};
+        const float taps = pinned(float(slices * counted(axis, output)));
+        return {taps, Op::pairs ? most(valid(axis, output), 0) : 0};
     }
 
     __device__ void store_one(Results at) {

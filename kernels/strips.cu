@@ -1,6 +1,6 @@
-// Maxima of overlapping windows of two axes, of more than a few taps: a warp walks down a strip of columns,
-// of one plane or of several beside each other. For rows or, channels last, pixels that whole vectors
-// fill, and windows that are not so wide that most of a strip is halo.
+// Overlapping windows of two axes, of more than a few taps: a warp walks down a strip of columns, of one
+// plane or of several beside each other. For rows or, channels last, pixels that whole vectors fill,
+// windows that are not so wide that most of a strip is halo, and no norm whose taps are a pow.
 //
 // Of its columns a lane keeps the run, where no other thread reads: as many rows as the window has, each
 // merged with those from there on to the end of the run. A window that begins in the run is such a row and
@@ -12,17 +12,21 @@
 // Reread is for windows of so many rows that shared memory holds few whole runs, or none: a run is half of
 // one, and each row is read a second time, where its own run begins.
 //
+// Sums are made in the same way, so that no tap is taken back. A strip whose sums overflow or lose small
+// terms is walked down again, with its taps rescaled.
+//
 // Channels first a lane has neighbours of a row, the first of all lanes Shift in front of the first window,
 // so that lanes begin on vectors, which are there as a whole or not at all. Channels last (Last) it has
 // neighbouring channels of a pixel, lanes exchange windows of 1, 2, 4, ... pixels, and strips of the same
-// pixels follow each other. Words hold the 16- or 8-bit maxima of two strips.
+// pixels follow each other. Words hold the 16- or 8-bit maxima of two strips, or their Paired sums of bytes.
 //
 // Of greater strides every stride-th row is reduced along a row; that of columns, Stride, is known here.
 //
-// Counted cost for each result of 512 x 512 planes: 13.9 for 13 x 13 of float32 and 24.4 for 63 x 63, 8.2
+// Counted cost for each maximum of 512 x 512 planes: 13.9 for 13 x 13 of float32 and 24.4 for 63 x 63, 8.2
 // and 15.4 for float16, 8.8 and 17.1 for uint8; channels last 26.5, 15.7 and 16.5 for 13 x 13; at strides 2,
-// of which there are a quarter, three times that.
-#include "window.cuh"
+// of which there are a quarter, three times that. For each average 24.7 and 38.6, 23.5 and 37.7, 19.5 and
+// 38.2; channels last 42.4, 41.6 and 30.7 for 13 x 13.
+#include "merged.cuh"
 
 extern __shared__ __align__(16) unsigned char shared[];
 
@@ -46,28 +50,37 @@ template <class T> __device__ constexpr unsigned lowest_word(int i) {
 template <> __device__ constexpr unsigned lowest_word<signed char>(int) { return 0x80808080; }
 template <> __device__ constexpr unsigned lowest_word<unsigned char>(int) { return 0; }
 
+// And those of an element that changes no result.
+template <class Op> __device__ constexpr unsigned neutral_word(int i) {
+    return Op::repeats ? lowest_word<typename Op::Element>(i) : 0;
+}
+
 // What a lane reads that has no columns: it needs no test of each row then.
-template <class T> __device__ __align__(16) const unsigned nothing_there[] = {
-    lowest_word<T>(0), lowest_word<T>(1), lowest_word<T>(2), lowest_word<T>(3),
-    lowest_word<T>(4), lowest_word<T>(5), lowest_word<T>(6), lowest_word<T>(7)};
+template <class Op> __device__ __align__(16) const unsigned nothing_there[] = {
+    neutral_word<Op>(0), neutral_word<Op>(1), neutral_word<Op>(2), neutral_word<Op>(3),
+    neutral_word<Op>(4), neutral_word<Op>(5), neutral_word<Op>(6), neutral_word<Op>(7)};
 
 template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, bool Last, bool Images> struct Strip {
     using T = typename Op::Element;
-    using Maxima = typename Held<Op>::Type;
-    using Value = typename Maxima::Accumulator;
+    using Out = typename Op::Out;
+    using Value = typename Merged<Op>::Accumulator;
     static constexpr int warp = 32, Vector = 32 / sizeof(Value), units = 2;  // of 16 bytes
     using Values = Pack<Value, Vector>;
     using Unit = Pack<Value, Vector / units>;
     static constexpr int Many = Last ? Vector : Vector / Stride;  // results of a lane
     using Results = Pack<Value, Many>;
     static constexpr int bytes = Vector * sizeof(T), words = bytes / 4;
+    // No quotient of integers by so few needs a double to be rounded to one.
+    using Count = Few<Element<T>::integer ? 32767 : 65536>;
+    static constexpr int many_columns = Last ? 1 : Many;
 
     // Columns of the input and of the output, from the first row of each on.
     struct Columns {
         const T* from;
         int step;  // from row to row
-        T* to;
-        int results;  // of a row
+        Out* to;
+        int results, output;        // of a row, and which is the first of them as if strides were 1
+        float along[many_columns];  // taps of each column's windows that count
     };
     // A row of them as it lies in memory, and that of their twins.
     struct Row {
@@ -76,18 +89,18 @@ template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, bo
 
     const Window<2, int>& w;
     const Strips s;  // a copy: by reference it costs the compiler more time
-    const Maxima op;
+    Merged<Op> merged;
     const int lane, top;  // the first row of outputs
     Unit* const run;
-    int first, wait;  // the first row that is stored, and rows from the next one to it
+    int first;            // row that is stored
+    int wait;             // rows from the next one to one that is
     Columns own, twin;
 
-    __device__ Strip(const T* x, T* y, const Strips& strips, const Window<2, int>& window)
-        : w(window), s(strips), op(window.norm), lane(threadIdx.x % warp),
+    __device__ Strip(const T* x, Out* y, const Strips& strips, const Window<2, int>& window)
+        : w(window), s(strips), merged(window.norm), lane(threadIdx.x % warp),
           top(row_of_strips() * strips.height),
           run(reinterpret_cast<Unit*>(shared) + threadIdx.x / warp * (strips.run * units * warp) + lane) {
         first = Stride > 1 ? s.stride.quotient(top + s.stride.divisor - 1) : top;
-        wait = Stride > 1 ? first * s.stride.divisor - top : 0;
         const int number = s.down.quotient(blockIdx.x) * (blockDim.x / warp) + threadIdx.x / warp;
         const int strip = Op::pairs ? 2 * number : number;
         own = columns(x, y, strip);
@@ -101,7 +114,7 @@ template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, bo
         return block - s.down.quotient(block) * s.down.divisor;
     }
 
-    __device__ Columns columns(const T* x, T* y, int strip) const {
+    __device__ Columns columns(const T* x, Out* y, int strip) const {
         if constexpr (Last) return channels(x, y, strip);
         const int place = strip * s.stored + lane, before = s.lanes.quotient(place);
         const int output = (place - before * s.lanes.divisor) * Vector;
@@ -116,11 +129,11 @@ template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, bo
         // Not &&: branches cost the compiler more time.
         const bool there = taken & within(input, inner().size);
         const int most = inner().out.divisor - output / Stride;
-        return {there ? x : nowhere(), there ? outer().step : 0, y,
-                taken & (lane < s.stored) ? least(most, Many) : 0};
+        return with_counts({there ? x : nowhere(), there ? outer().step : 0, y,
+                            taken & (lane < s.stored) ? least(most, Many) : 0, output});
     }
     // Of a pixel. Strips of all its channels are neighbours.
-    __device__ Columns channels(const T* x, T* y, int strip) const {
+    __device__ Columns channels(const T* x, Out* y, int strip) const {
         const int across = s.groups.quotient(strip), channel = (strip - across * s.groups.divisor) * Vector;
         const int place = across * s.stored + lane, before = s.lanes.quotient(place);
         const int output = place - before * s.lanes.divisor, input = output - inner().pad_begin;
@@ -129,10 +142,20 @@ template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, bo
         x += unsigned(image) * w.batch_step + (input * inner().step + channel);
         y += (image * outer().out.divisor + first) * row_of_results() + column * w.channels.divisor + channel;
         const bool stored = taken & (lane < s.stored) & (column * Stride == output);
-        return {there ? x : nowhere(), there ? outer().step : 0, y,
-                stored & (column < inner().out.divisor) ? Many : 0};
+        return with_counts({there ? x : nowhere(), there ? outer().step : 0, y,
+                            stored & (column < inner().out.divisor) ? Many : 0, output});
     }
-    __device__ static const T* nowhere() { return reinterpret_cast<const T*>(nothing_there<T>); }
+    __device__ Columns with_counts(Columns columns) const {
+        if constexpr (Op::counts) {
+#pragma unroll
+            for (int v = 0; v < many_columns; ++v) columns.along[v] = counted(inner(), column(columns, v));
+        }
+        return columns;
+    }
+    __device__ static int column(const Columns& columns, int v) {
+        return columns.output + (Last ? 0 : v * Stride);
+    }
+    __device__ static const T* nowhere() { return reinterpret_cast<const T*>(nothing_there<Op>); }
     __device__ int row_of_results() const { return inner().out.divisor * (Last ? w.channels.divisor : 1); }
 
     // The run of rows, the lanes side by side in each.
@@ -149,20 +172,25 @@ template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, bo
     __device__ Values nothing() const {
         Values values;
 #pragma unroll
-        for (int v = 0; v < Vector; ++v) values.element[v] = op.start();
+        for (int v = 0; v < Vector; ++v) values.element[v] = merged.start();
         return values;
     }
     __device__ void merge(Values& a, const Values& b) const {
 #pragma unroll
-        for (int v = 0; v < Vector; ++v) a.element[v] = op.merge(a.element[v], b.element[v]);
+        for (int v = 0; v < Vector; ++v) a.element[v] = merged.merge(a.element[v], b.element[v]);
+    }
+    __device__ void accumulate(Values& a, const Values& taps) const {
+#pragma unroll
+        for (int v = 0; v < Vector; ++v) a.element[v] = merged.accumulate(a.element[v], taps.element[v]);
     }
 
-    // Of rows that are not there the nearest one, which is in all windows that they are in.
+    // Of rows that are not there maxima read the nearest one, which is in all windows that they are in.
     __device__ Row read(int row) const {
-        row = most(least(row, outer().size - 1), 0);
+        const bool there = Op::repeats || within(row, outer().size);
+        if (Op::repeats) row = most(least(row, outer().size - 1), 0);
         Row read;
-        load_words<bytes>(own.from + row * own.step, read.own);
-        if constexpr (Op::pairs) load_words<bytes>(twin.from + row * twin.step, read.twin);
+        load_words<bytes>(there ? own.from + row * own.step : nowhere(), read.own);
+        if constexpr (Op::pairs) load_words<bytes>(there ? twin.from + row * twin.step : nowhere(), read.twin);
         return read;
     }
     __device__ static Values values(const Row& row) {
@@ -190,24 +218,26 @@ template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, bo
     __device__ void reduce_run(Values a) const {
 #pragma unroll 1
         for (int i = s.run - 1; i >= 0; --i) {
-            merge(a, get(i));
+            accumulate(a, get(i));
             put(i, a);
         }
     }
-    // The same of rows that are not kept.
+    // The same of rows that are not kept. The last one may be the first of what follows.
     __device__ void reduce_again(int first, Values a) const {
-        Row row = read(first + s.run - 1);
+        int i = s.run - 1;
+        if (!Op::repeats && 2 * s.run > outer().kernel) put(i--, a);
+        Row row = read(first + i);
 #pragma unroll 1
-        for (int i = s.run - 1; i >= 0; --i) {
+        for (; i >= 0; --i) {
             const Row next = read(first + i - 1);
-            merge(a, values(row));
+            accumulate(a, values(row));
             put(i, a);
             row = next;
         }
     }
     // The windows, if any, that begin in the run before row `next`, each of one row more of those from there
     // on. The first one has been read, and one behind the last is. Returns what they come to.
-    __device__ Values end_windows(Row& row, int next, int end, bool any) {
+    __device__ Values end_windows(Row& row, int next, int end, bool any, bool again) {
         Values a = nothing();
 #pragma unroll 1
         for (int i = 0; i < end - next; ++i) {
@@ -216,27 +246,26 @@ template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, bo
                 if (Stride == 1 || wait == 0) {
                     Values window = get(i);
                     merge(window, a);
-                    if constexpr (Last) store(along_pixels(window));
-                    else store(along(window));
+                    store(i, along(window), next + i - outer().kernel + outer().pad_begin, again);
                     wait = Stride > 1 ? s.stride.divisor : 0;
                 }
                 --wait;
             }
             const Values below = values(row);
             if (!Reread) put(i, below);
-            merge(a, below);
+            accumulate(a, below);
             row = further;
         }
         return a;
     }
-    // Where a run is half a window, what follows it is in all windows that begin in it, too, even the row
-    // that is in both.
-    __device__ void walk() {
+    // Where a run is half a window, what follows it is in all windows that begin in it, too.
+    __device__ void walk(bool again) {
         const int kernel = outer().kernel;
         int next = top - outer().pad_begin + kernel;
         const int rows = Stride > 1 ? (outer().out.divisor - 1) * s.stride.divisor + 1 : outer().out.divisor;
         const int end = next + least(s.height, rows - top);
         if (Reread) next -= s.run;
+        wait = Stride > 1 ? first * s.stride.divisor - top : 0;
         Row row = Reread ? read(next) : fill(next - kernel);
         Values following = nothing();
         bool any = !Reread;
@@ -244,7 +273,7 @@ template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, bo
         for (; next < end; next += s.run) {
             if (!Reread) reduce_run(following);
             else if (any) reduce_again(next - kernel, following);
-            const Values a = end_windows(row, next, least(next + s.run, end), any);
+            const Values a = end_windows(row, next, least(next + s.run, end), any, again);
             if (Reread) following = a;
             any = true;
         }
@@ -262,75 +291,139 @@ template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, bo
         return row;
     }
 
-    __device__ static Value of_lane(int behind, Value value) { return __shfl_down_sync(0xffffffff, value, behind); }
+    __device__ static Value of_lane(int behind, Value value) {
+        return behind ? __shfl_down_sync(0xffffffff, value, behind) : value;
+    }
 
     // The windows along a row, from the first one that begins in the lane's outputs on.
     __device__ Results along(const Values& column) const {
+        if constexpr (Last) return along_pixels(column);
+        else return along_row(column);
+    }
+    __device__ Results along_row(const Values& column) const {
         Values prefix = column, suffix = column;
 #pragma unroll
-        for (int v = 1; v < Vector; ++v) prefix.element[v] = op.merge(prefix.element[v - 1], column.element[v]);
+        for (int v = 1; v < Vector; ++v)
+            prefix.element[v] = merged.merge(prefix.element[v - 1], column.element[v]);
 #pragma unroll
-        for (int v = Vector - 2; v > 0; --v) suffix.element[v] = op.merge(column.element[v], suffix.element[v + 1]);
+        for (int v = Vector - 2; v > 0; --v)
+            suffix.element[v] = merged.merge(column.element[v], suffix.element[v + 1]);
         const Value all = suffix.element[0] = prefix.element[Vector - 1];
         constexpr int fewest = most(Width - Vector - 1, 0) / Vector;
-        const Value few = behind<fewest>(all);
+        const Value few = of_lanes<fewest>(all, 1);
         Results results;
 #pragma unroll
         for (int i = 0; i < Many; ++i) {
             const int place = i * Stride + Shift, v = place % Vector;
             const int rest = Width - Vector + v, lanes = most(rest - 1, 0) / Vector;
             Value window = rest < 0 ? inside(column, v) : suffix.element[v];
-            if (fewest > 0) window = op.merge(window, few);
-            if (lanes > fewest) window = op.merge(window, of_lane(lanes, all));
-            if (rest > 0) window = op.merge(window, of_lane(lanes + 1, prefix.element[rest - lanes * Vector - 1]));
+            if (fewest > 0) window = merged.merge(window, few);
+            if (lanes > fewest) window = merged.merge(window, of_lane(lanes, all));
+            if (rest > 0)
+                window = merged.merge(window, of_lane(lanes + 1, prefix.element[rest - lanes * Vector - 1]));
             results.element[i] = place < Vector ? window : of_lane(1, window);
         }
         return results;
     }
     // Where each lane has the channels of a pixel.
-    __device__ Values along_pixels(Values window) const {
-        int length = 1;
+    __device__ Results along_pixels(const Values& pixel) const {
+        Results results;
 #pragma unroll
-        for (; 2 * length <= Width; length *= 2) merge_lanes(window, length);
-        if (length < Width) merge_lanes(window, Width - length);
-        return window;
-    }
-    __device__ void merge_lanes(Values& window, int behind) const {
-#pragma unroll
-        for (int v = 0; v < Vector; ++v)
-            window.element[v] = op.merge(window.element[v], of_lane(behind, window.element[v]));
+        for (int v = 0; v < Vector; ++v) results.element[v] = of_lanes<Width>(pixel.element[v], 0);
+        return results;
     }
     // A window that ends in the lane, too.
     __device__ Value inside(const Values& column, int first) const {
         Value window = column.element[first];
 #pragma unroll
-        for (int t = 1; t < Width; ++t) window = op.merge(window, column.element[(first + t) % Vector]);
+        for (int t = 1; t < Width; ++t) window = merged.merge(window, column.element[(first + t) % Vector]);
         return window;
     }
-    // What so many lanes behind have.
-    template <int Lanes> __device__ Value behind(Value all) const {
-        Value merged = all;
+    // What so many lanes have, from the one so far behind on, by lengths doubled: those that the number is
+    // the sum of or, where those are more than two, the longest one twice.
+    template <int Lanes> __device__ Value of_lanes(Value all, int behind) const {
+        constexpr int lower = Lanes & (Lanes - 1);
+        constexpr bool overlaps = Op::repeats && (lower & (lower - 1));
+        Value result = all;
         int done = 0;
 #pragma unroll
         for (int length = 1; length <= Lanes; length *= 2) {
-            if (Lanes & length) {
-                const Value part = of_lane(1 + done, all);
-                merged = done ? op.merge(merged, part) : part;
+            const bool longest = 2 * length > Lanes;
+            if (overlaps ? longest : Lanes & length) {
+                const Value part = of_lane(behind + done, all);
+                result = done ? merged.merge(result, part) : part;
                 done += length;
             }
-            if (2 * length <= Lanes) all = op.merge(all, of_lane(length, all));
+            if (overlaps && longest) result = merged.merge(result, of_lane(behind + Lanes - length, all));
+            if (!longest) all = merged.merge(all, of_lane(length, all));
         }
-        return merged;
+        return result;
     }
-    __device__ void store(const Results& row) {
-        if constexpr (Op::pairs) {
-            store_halves<Store>(row, false, own.to, own.results);
-            store_halves<Store>(row, true, twin.to, twin.results);
-            twin.to += row_of_results();
+
+    // Results of a row of outputs, whose windows are in place i of the run.
+    __device__ void store(int i, const Results& windows, int row, bool again) {
+        if constexpr (Op::pairs && !Op::counts) {
+            store_halves<Store>(windows, false, own.to, own.results);
+            store_halves<Store>(windows, true, twin.to, twin.results);
+        } else if (!Op::exact && ::pinned(int{again})) {
+            store_again(i, windows, row);
         } else {
-            store_parts<Store>(row, own.to, own.results);
+            const float down = Op::counts ? ::pinned(float(counted(outer(), row))) : 1;
+            store_finished(windows, own, down, 0);
+            if constexpr (Op::pairs) store_finished(windows, twin, down, 1);
         }
         own.to += row_of_results();
+        if constexpr (Op::pairs) twin.to += row_of_results();
+    }
+    __device__ void store_finished(const Results& windows, const Columns& columns, float down, int half) {
+        Pack<Out, Many> results;
+#pragma unroll
+        for (int v = 0; v < Many; ++v) {
+            const Value window = windows.element[v];
+            results.element[v] = finished(window, half, columns.along[Last ? 0 : v], down);
+            if (v < columns.results) merged.watch(window);
+        }
+        store_parts<Store>(results, columns.to, columns.results);
+    }
+    __device__ Out finished(Value window, int half, float along, float down) const {
+        if constexpr (!Op::counts) return merged.finish(window, 1);
+        else if constexpr (!Op::pairs) return merged.finish(window, Count(along * down));
+        // Padding is a tap of 0 there.
+        else return merged.finish(merged.apart(window, half, Width * outer().kernel), Count(along * down));
+    }
+    // Those of sums that were made again which are certain now.
+    __device__ void store_again(int i, const Results& windows, int row) const {
+        if constexpr (!Op::exact) {
+#pragma unroll
+            for (int v = 0; v < Many; ++v) kept(i, v) = windows.element[v];
+#pragma unroll 1
+            for (int v = 0; v < own.results; ++v) {
+                const int at = column(own, v);
+                const Value sum = kept(i, v);
+                Out& to = own.to[v];
+                const Value limit = Op::counts ? 0 : merged.limit(valid(outer(), row) + valid(inner(), at));
+                const float taps = Op::counts ? counted(inner(), at) * counted(outer(), row) : 1;
+                if (merged.replaces(to, sum, limit)) to = merged.restored(sum, Count(taps));
+            }
+        }
+    }
+    __device__ Value& kept(int row, int v) const {
+        constexpr int each = Vector / units;
+        return run[(row * units + v / each) * warp].element[v % each];
+    }
+
+    // All passes over the strip.
+    __device__ void reduce() {
+#pragma unroll 1
+        for (int pass = 0; pass < merged.passes; ++pass) {
+            if (pass > 0) {
+                if (!__any_sync(0xffffffff, merged.wanted(pass))) continue;
+                merged.rescale(pass);
+            }
+            Out* const to = own.to;
+            walk(pass > 0);
+            own.to = to;
+        }
     }
 };
 
@@ -338,5 +431,5 @@ template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, bo
 __global__ void __launch_bounds__(128, 4)
 strips(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
        const __grid_constant__ Strips s, const __grid_constant__ Window<2, int> w) {
-    Strip<Op, Width, Store, Shift, Stride, Reread, Last, Images>(x, y, s, w).walk();
+    Strip<Op, Width, Store, Shift, Stride, Reread, Last, Images>(x, y, s, w).reduce();
 }

@@ -54,9 +54,9 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     "few workers": ("plane", {"FILL": 1}),
     "channels": ("channels", {"ROWS": 1}),
     "channels, few workers": ("channels", {"FILL": 1, "BLOCKS": 1}),
-    "strips": ("strips", {"SEPARABLE_TAPS": 1}),
+    "strips": ("strips", {"SEPARABLE_TAPS": 1, "FILL": 1, "TWIN": -(10**6)}),
     "strips in parts": ("strips", {"SEPARABLE_TAPS": 1, "FILL": 10**9}),
-    "strips of half windows": ("strips", {"SEPARABLE_TAPS": 1, "RUN": -(10**6)}),
+    "strips of half windows": ("strips", {"SEPARABLE_TAPS": 1, "FILL": 1, "RUN": -(10**6)}),
     "vectors": ("separable_vectors", {"SEPARABLE_TAPS": 1}),
     "vectors in parts": (
         "separable_vectors",
@@ -69,6 +69,9 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
 """Ways to plan a pooling: the kernel asked for, and constants that make it serve small problems."""
 
 SEPARABLE = [name for name in KERNELS if KERNELS[name][0].startswith("separable")]
+STRIPS = [name for name in KERNELS if KERNELS[name][0] == "strips"]
+FUSED = SEPARABLE + STRIPS
+"""Those that make sums again."""
 
 SCHEDULES = (FORWARD, REVERSE, shuffled(1))
 COMBINATIONS = combinations()
@@ -389,6 +392,16 @@ LARGE: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
         (2, 5, 31, 48),
         {"kernel_shape": (7, 6), "strides": (3, 2), "pads": (2, 3, 5, 1), "ceil_mode": True},
     ),
+    "strips of sums": (
+        "average_pool",
+        (3, 2, 22, 104),
+        {"kernel_shape": (9, 21), "pads": (4, 10, 3, 9), "count_include_pad": True},
+    ),
+    "strips of norms, strided": (
+        "lp_pool",
+        (2, 3, 19, 32),
+        {"kernel_shape": (7, 6), "strides": (3, 2), "pads": (2, 3, 5, 1), "p": 3},
+    ),
     "strips of pixels": (
         "max_pool",
         (2, 24, 17, 70),
@@ -530,8 +543,6 @@ def test_planes_of_images_that_lie_apart_and_evenly(kernel, axes):
         "max_pool": {"return_indices": kernel == "rows"},
         "average_pool": {"count_include_pad": True},
     }
-    if kernel == "strips":
-        del calls["average_pool"]
     whole = random.standard_normal((4, 4, *(4, 5, 24)[-axes:])).astype("float32")
     views = whole, whole[:, ::2], whole[:1, 1:3], whole[:, 2:3], whole[:, 1:3], whole[::2]
     for x, (function, more) in product((*views, whole.swapaxes(0, 1)), calls.items()):
@@ -554,6 +565,8 @@ def test_strips_store_windows_that_lie_in_the_padding(dtype, last):
     for kernel, begin, end in product((1, 3, 9), (0, 4, 9, 20), (0, 4, 9, 20)):
         window = {"kernel_shape": (2, kernel), "pads": (1, begin, 1, end), "channels_last": last}
         found.append(Configuration(Case("max_pool", (x,), window), "strips"))
+        if max(begin, end) < kernel:
+            found.append(Configuration(Case("average_pool", (x,), window), "strips"))
     assert {launch.source for launch in compile_ahead(found)} == {"strips.cu"}
     for configuration in found:
         assert_configuration_right(configuration)
@@ -605,6 +618,33 @@ def test_sums_of_bytes_of_two_planes_in_a_word(dtype):
         assert {launch.template[7] for launch in launches} == {"false", "true"}, "folded or not"
         for configuration in found:
             assert_configuration_right(configuration)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_sums_of_bytes_of_two_strips_in_a_word(dtype):
+    """Of nearly as many taps as half a word holds, and of a few more."""
+    least, greatest = (int(end) for end in (np.iinfo(dtype).min, np.iinfo(dtype).max))
+    random, found = np.random.default_rng(43), []
+    values = [(least,), (greatest,), (least, greatest), range(least, greatest + 1)]
+    padded = {"kernel_shape": (5, 7), "pads": (2, 3, 4, 6)}
+    windows = [
+        ((1, 3, 9, 24), padded),
+        ((3, 3, 9, 48), {**padded, "strides": (2, 4), "count_include_pad": True}),
+        ((1, 2, 19, 24), {"kernel_shape": (16, 16), "dtype": "float16"}),
+        ((1, 2, 19, 24), {"kernel_shape": (13, 20), "dtype": "float64"}),
+        ((2, 9, 12, 8), {**padded, "channels_last": True, "dtype": "float32"}),
+        ((1, 11, 9, 40), {**padded, "strides": (1, 3), "channels_last": True}),
+    ]
+    for (shape, window), few in product(windows, values):
+        x = random.choice(few, shape).astype(dtype)
+        case = Case("average_pool", (x,), window)
+        found += [Configuration(case, name) for name in STRIPS]
+    launches = compile_ahead(found)
+    assert {launch.source for launch in launches} == {"strips.cu"}
+    paired = Counter(launch.template[0].startswith("Paired<") for launch in launches)
+    assert set(paired) == {False, True}, paired
+    for configuration in found:
+        assert_configuration_right(configuration)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8", "uint8"])
@@ -788,10 +828,31 @@ def sums_of_every_magnitude() -> Iterator[Configuration]:
         yield Configuration(Case("lp_pool" if p else "average_pool", (x,), arguments), kernel)
 
 
+def strips_of_every_magnitude() -> Iterator[Configuration]:
+    """The same by strips: of rows or channels that fill vectors, and of the strides they serve."""
+    rng = np.random.default_rng(1)
+    for dtype, p, kernel, apart in product(strategies.FLOATS, (None, 1, 2, 3), STRIPS, (1, 2)):
+        last = bool(rng.integers(2))
+        shape = (*rng.integers(1, 4, 2), rng.integers(3, 14), 8 * rng.integers(1, 5))
+        x = of_every_magnitude(rng, dtype, tuple(map(int, shape)))
+        x = np.ascontiguousarray(x.swapaxes(1, 2)) if last else x
+        size = x.shape[1:3] if last else x.shape[2:]
+        window = rng.integers(1, np.minimum(size, (6, 9)) + 1).tolist()
+        more = {"count_include_pad": bool(rng.integers(2))} if p is None else {"p": p}
+        if apart < min(window):
+            more["strides"] = (int(rng.integers(1, window[0])), apart) if apart > 1 else None
+        pads = tuple(np.minimum((1, 2, 0, 1), np.subtract(window * 2, 1)).tolist())
+        arguments = {"kernel_shape": tuple(window), "pads": pads, "channels_last": last}
+        yield Configuration(
+            Case("lp_pool" if p else "average_pool", (x,), arguments | more), kernel
+        )
+
+
 def test_sums_of_every_magnitude_are_right_beside_each_other():
     """A tile that is reduced again, of rescaled taps, keeps the results that were right."""
-    chosen = list(sums_of_every_magnitude())
-    compile_ahead(chosen)
+    chosen = [*sums_of_every_magnitude(), *strips_of_every_magnitude()]
+    sources = Counter(launch.source for launch in compile_ahead(chosen))
+    assert sources["strips.cu"] > 60, sources
     for configuration in chosen:
         assert_right(configuration.case, configuration.run())
 
@@ -811,7 +872,7 @@ def test_a_norm_above_the_greatest_number_is_infinite(window, pads):
         wide[..., :1, :2] = x
         for taps in (x, wide):
             case = Case("lp_pool", (taps,), {"kernel_shape": window, "pads": pads, "p": p})
-            chosen += [Configuration(case, name) for name in SEPARABLE]
+            chosen += [Configuration(case, name) for name in FUSED]
     compile_ahead(chosen)
     for configuration in chosen:
         assert_right(configuration.case, configuration.run())
@@ -826,7 +887,7 @@ def test_norms_of_subnormals_are_rounded_to_the_nearest(p, dtype):
     case = Case("lp_pool", (x,), {"kernel_shape": (3, 5), "pads": (1, 2, 1, 2), "p": p})
     expected = Configuration(case, "window").run()
     assert_right(case, expected)
-    for name in SEPARABLE:
+    for name in FUSED:
         assert_same(Configuration(case, name).run(), expected)
 
 

@@ -714,7 +714,8 @@ def test_windows_that_overlap_at_greater_strides_are_walked_too() -> None:
     assert chosen("max", "float32", large, 11, 2) == "strips"
     assert chosen("max", "float32", large, 11, 3) == "separable_vectors"
     assert chosen("average", "float32", large, 9, 3) == "separable_vectors"
-    assert chosen("average", "uint8", large, 31, 8) == "separable_vectors"
+    assert chosen("average", "uint8", large, 31, 8) == "strips"
+    assert chosen("average", "uint8", large, 31, 7) == "separable_vectors"
     assert chosen("lp", "float64", (4, 32, 511, 511), 31, 2, p=3) == "separable_vectors"
     assert chosen("max", "float32", large, 31, 31) == "plane"  # nothing to share
 

@@ -402,6 +402,24 @@ BUGS = {
         "strips.cu", "Stride == 1 || wait == 0", "true", RACE + "global memory",
         pool(1, 1, 9, 16, strides=2), "strips",
     ),
+    "rows of strips past the plane of sums": Planted(
+        "strips.cu", "Op::repeats || within(row, outer().size)", "true", OUTSIDE, great_average,
+        "strips",
+    ),
+    "a row of sums that is in both halves": Planted(
+        "strips.cu", "put(i--, a);", "put(i, a);", None, great_average, "strips of half windows",
+    ),
+    "sums of strips that are not made again": Planted(
+        "strips.cu", "pass < merged.passes", "pass < 1", None, great_average, "strips",
+    ),
+    "a strip made again below the first one": Planted(
+        "strips.cu", "            own.to = to;\n", "", RACE + "global memory|outside",
+        great_average, "strips",
+    ),
+    "sums of strips made again past the row": Planted(
+        "strips.cu", "v < own.results; ++v", "v < Many; ++v", RACE + "global memory", great_average,
+        "strips",
+    ),
     "no barrier between columns and rows": Planted(
         "separable.cuh", "(x);\n        __syncthreads();", "(x);",
         RACE + "shared memory|which nobody wrote", pool(1, 1, 9, 9), "separable",
@@ -422,7 +440,7 @@ BUGS = {
         "barrier", great_average, "separable",
     ),
     "sums made again that take all places": Planted(
-        "separable.cuh", "return !finite(value(result));", "return true;", None, great_average,
+        "merged.cuh", "return !finite(value(result));", "return true;", None, great_average,
         "separable",
     ),
     "columns past the row": Planted(

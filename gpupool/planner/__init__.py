@@ -131,7 +131,9 @@ def _fused_launch(
     found = strips.cheapest(problem, geometry, alignment) if auto or kernel == "strips" else None
     launch = None
     if found is not None and found.cost <= limit:
-        launch = (by_vectors(found.cost) if auto else None) or strips.launch(problem, found)
+        launch = (by_vectors(found.cost) if auto else None) or strips.launch(
+            problem, found, alignment
+        )
     if launch is None and kernel != "separable":
         launch = by_vectors(limit)
     return launch or separable.launch(problem, geometry, most)

@@ -38,6 +38,9 @@ STORING = 128
 """Threads of a block that store results which are apart: fewer than all, so that finding its first
 one costs a thread little."""
 
+MOST_INTEGER_TAPS = 2**15 - 1
+"""A float32 quotient by more than that may be rounded to the wrong integer."""
+
 SECTOR_BYTES = 32
 """Bytes that memory moves at least."""
 
@@ -150,6 +153,12 @@ def served(problem: PoolProblem, geometry: Geometry) -> Geometry | None:
     if problem.reduction != "max" and geometry.taps > MOST_TAPS_OF_SUMS:
         return None
     return geometry if geometry.taps >= SEPARABLE_TAPS else None
+
+
+def counts_in_floats(problem: PoolProblem, geometry: Geometry) -> bool:
+    """Whether no tap is a pow, and float32 tells which integer is nearest to an average."""
+    integers = problem.reduction == "average" and not problem.out_dtype.is_float
+    return not by_powers(problem) and not (integers and geometry.taps > MOST_INTEGER_TAPS)
 
 
 def _tiles(problem: PoolProblem, geometry: Geometry) -> _Tiles:

@@ -20,21 +20,25 @@ from gpupool.planner.launches import (
 from gpupool.planner.parameters import (
     accumulator,
     boolean,
-    by_powers,
     operator,
     pairs,
     pairs_sums,
     vector_width,
     window_parameters,
 )
-from gpupool.planner.separable import SECTOR_BYTES, Tiles, all_planes, served, slices, strided
+from gpupool.planner.separable import (
+    SECTOR_BYTES,
+    Tiles,
+    all_planes,
+    counts_in_floats,
+    served,
+    slices,
+    strided,
+)
 from gpupool.planner.specialised import admit
 from gpupool.problem import PoolProblem
 from gpupool.validate import INT32_MAX
 from gpupool.window import Axis
-
-MOST_INTEGER_TAPS = 2**15 - 1
-"""A float32 quotient by more than that may be rounded to the wrong integer."""
 
 CHUNK = {4: 12, 8: 10}
 """Outputs of a row that one lane takes, by the bytes of a partial result."""
@@ -142,7 +146,7 @@ def launch(
 
 
 def _serves(problem: PoolProblem, geometry: Geometry) -> bool:
-    """Whether no tap is a pow, float32 tells which integer is nearest, and 32 bits tell all rows.
+    """Whether 32 bits tell all rows, and no tap is a pow.
 
     A tile walks on to the end of the runs that begin in it, behind the input, too.
     """
@@ -151,8 +155,7 @@ def _serves(problem: PoolProblem, geometry: Geometry) -> bool:
     behind = 2 * outer.axis.kernel + MOST_ROWS
     if (rows + behind) * abs(outer.step) > INT32_MAX:
         return False
-    integers = problem.reduction == "average" and not problem.out_dtype.is_float
-    return not by_powers(problem) and not (integers and geometry.taps > MOST_INTEGER_TAPS)
+    return counts_in_floats(problem, geometry)
 
 
 def _forms(problem: PoolProblem, geometry: Geometry, alignment: int) -> Iterator[_Form]:
