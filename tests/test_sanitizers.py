@@ -400,7 +400,7 @@ BUGS = {
     ),
     "results of every row": Planted(
         "strips.cu", "Stride == 1 || wait == 0", "true", RACE + "global memory",
-        pool(1, 1, 9, 16, strides=2), "strips",
+        pool(1, 1, 9, 16, strides=2), "strips in parts",
     ),
     "rows of strips past the plane of sums": Planted(
         "strips.cu", "Op::repeats || within(row, outer().size)", "true", OUTSIDE, great_average,
