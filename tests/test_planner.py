@@ -28,10 +28,11 @@ from gpupool.planner import (
     rows,
     separable_vectors,
     specialised,
+    strips,
     tile_cost,
 )
 from gpupool.planner.geometry import Geometry
-from gpupool.planner.launches import SHARED_BYTES
+from gpupool.planner.launches import FILL, SHARED_BYTES, WARP
 from gpupool.planner.parameters import PAIRED_TAPS, divisor
 from gpupool.planner.separable import CHUNK, PITCH, SECTOR_BYTES
 from gpupool.planner.specialised import MAX_STRIDE, SPECIALISED_TAPS
@@ -766,6 +767,40 @@ def test_more_strips_than_32_bits_count_are_not_launched() -> None:
 
     assert kernel(2**24) == "strips"
     assert kernel(2**26 - 1000) != "strips"  # two of channels for each image and its halo of 31
+
+
+@pytest.mark.parametrize("images", [1, 2, 3, 5, 40])
+@pytest.mark.parametrize("side", [64, 504, 2048, 4096])
+@pytest.mark.parametrize(("reduction", "dtype"), [("max", "float32"), ("average", "int8")])
+def test_strips_are_as_high_as_leaves_a_gpu_filled(
+    reduction: str, dtype: str, side: int, images: int
+) -> None:
+    """Or of one run more. At most one warp of sixteen has no columns."""
+    problem = resolve(reduction, (images, 1, side, side), dtype, kernel_shape=13)
+    found = cheapest_strips(problem)
+    warps = -(-found.beside // found.warps) * found.warps
+    assert warps - found.beside <= found.beside / 16
+
+    rows, run, height = found.geometry.dims[0].axis.out, found.run, found.height
+    threads = {high: -(-rows // high) * warps * WARP for high in range(run, rows + run, run)}
+    assert height == run or threads[height - run] >= FILL
+    assert max((n for n in threads.values() if n < threads[height]), default=0) < FILL
+
+
+def test_words_hold_sums_of_two_strips_where_these_fill_a_gpu() -> None:
+    def pairs(side: int, k: int = 13) -> bool:
+        problem = resolve("average", (4, 64, side, side), "int8", kernel_shape=k)
+        return cheapest_strips(problem).paired
+
+    assert pairs(512)
+    assert not pairs(32)
+    assert not pairs(512, k=31)  # which half a word does not hold
+
+
+def cheapest_strips(problem: PoolProblem) -> strips.Strips:
+    found = strips.cheapest(problem, Geometry.of(problem, contiguous(problem.shape)), 16)
+    assert found is not None
+    return found
 
 
 def test_windows_that_overlap_are_shared_only_where_that_costs_less() -> None:
