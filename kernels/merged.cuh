@@ -18,7 +18,7 @@ __device__ inline int counted(const Axis<int>& axis, int output) {
 
 // What shared memory holds: partial results, or two in a word.
 //
-// Where a sum of P-th powers overflows or loses small terms, the tile is reduced again, with its taps
+// Where a sum of P-th powers overflows or loses small terms, the tile or strip is reduced again, with its taps
 // multiplied by a power of two: by greater ones while small terms are lost, then by smaller ones while
 // sums overflow. The next power serves where the one before did not: a sum of at most 2^16 powers that
 // is too small for one is not too great for the next. With the greatest one the P-th power of every

@@ -70,8 +70,8 @@ template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, bo
     static constexpr int Many = Last ? Vector : Vector / Stride;  // results of a lane
     using Results = Pack<Value, Many>;
     static constexpr int bytes = Vector * sizeof(T), words = bytes / 4;
-    // No quotient of integers by so few needs a double to be rounded to one.
-    using Count = Few<Element<T>::integer ? 32767 : 65536>;
+    // Taps that one divides by. An integer is the nearest one to a float quotient by no more than that.
+    using Count = Few<Element<Out>::integer ? 32767 : 65536>;
     static constexpr int many_columns = Last ? 1 : Many;
 
     // Columns of the input and of the output, from the first row of each on.
@@ -92,8 +92,8 @@ template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, bo
     Merged<Op> merged;
     const int lane, top;  // the first row of outputs
     Unit* const run;
-    int first;            // row that is stored
-    int wait;             // rows from the next one to one that is
+    int first;            // of all rows from there on, the one that is stored first
+    int wait;             // rows from the next one to one that is stored
     Columns own, twin;
 
     __device__ Strip(const T* x, Out* y, const Strips& strips, const Window<2, int>& window)
@@ -366,7 +366,7 @@ template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, bo
             store_halves<Store>(windows, false, own.to, own.results);
             store_halves<Store>(windows, true, twin.to, twin.results);
         } else if (!Op::exact && ::pinned(int{again})) {
-            store_again(i, windows, row);
+            if constexpr (!Op::exact) store_again(i, windows, row);
         } else {
             const float down = Op::counts ? ::pinned(float(counted(outer(), row))) : 1;
             store_finished(windows, own, down, 0);
@@ -386,25 +386,26 @@ template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, bo
         store_parts<Store>(results, columns.to, columns.results);
     }
     __device__ Out finished(Value window, int half, float along, float down) const {
-        if constexpr (!Op::counts) return merged.finish(window, 1);
-        else if constexpr (!Op::pairs) return merged.finish(window, Count(along * down));
-        // Padding is a tap of 0 there.
-        else return merged.finish(merged.apart(window, half, Width * outer().kernel), Count(along * down));
+        if constexpr (!Op::counts) {
+            return merged.finish(window, 1);
+        } else if constexpr (!Op::pairs) {
+            return merged.finish(window, Count(along * down));
+        } else {  // where padding is a tap of 0
+            return merged.finish(merged.apart(window, half, Width * outer().kernel), Count(along * down));
+        }
     }
-    // Those of sums that were made again which are certain now.
+    // Of sums that were made again, those that take the places of results.
     __device__ void store_again(int i, const Results& windows, int row) const {
-        if constexpr (!Op::exact) {
 #pragma unroll
-            for (int v = 0; v < Many; ++v) kept(i, v) = windows.element[v];
+        for (int v = 0; v < Many; ++v) kept(i, v) = windows.element[v];
 #pragma unroll 1
-            for (int v = 0; v < own.results; ++v) {
-                const int at = column(own, v);
-                const Value sum = kept(i, v);
-                Out& to = own.to[v];
-                const Value limit = Op::counts ? 0 : merged.limit(valid(outer(), row) + valid(inner(), at));
-                const float taps = Op::counts ? counted(inner(), at) * counted(outer(), row) : 1;
-                if (merged.replaces(to, sum, limit)) to = merged.restored(sum, Count(taps));
-            }
+        for (int v = 0; v < own.results; ++v) {
+            const int at = column(own, v);
+            const Value sum = kept(i, v);
+            Out& to = own.to[v];
+            const Value limit = Op::counts ? 0 : merged.limit(valid(outer(), row) + valid(inner(), at));
+            const float taps = Op::counts ? counted(inner(), at) * counted(outer(), row) : 1;
+            if (merged.replaces(to, sum, limit)) to = merged.restored(sum, Count(taps));
         }
     }
     __device__ Value& kept(int row, int v) const {
@@ -412,8 +413,9 @@ template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, bo
         return run[(row * units + v / each) * warp].element[v % each];
     }
 
-    // All passes over the strip.
+    // All passes over the strip; words of two strips need one.
     __device__ void reduce() {
+        static_assert(!Op::pairs || Merged<Op>::passes == 1);
 #pragma unroll 1
         for (int pass = 0; pass < merged.passes; ++pass) {
             if (pass > 0) {

@@ -156,7 +156,7 @@ def served(problem: PoolProblem, geometry: Geometry) -> Geometry | None:
 
 
 def counts_in_floats(problem: PoolProblem, geometry: Geometry) -> bool:
-    """Whether no tap is a pow, and float32 tells which integer is nearest to an average."""
+    """Whether no norm needs a pow, and float32 tells which integer is nearest to an average."""
     integers = problem.reduction == "average" and not problem.out_dtype.is_float
     return not by_powers(problem) and not (integers and geometry.taps > MOST_INTEGER_TAPS)
 

@@ -146,7 +146,7 @@ def launch(
 
 
 def _serves(problem: PoolProblem, geometry: Geometry) -> bool:
-    """Whether 32 bits tell all rows, and no tap is a pow.
+    """Whether 32 bits tell all rows, and floats all that is counted.
 
     A tile walks on to the end of the runs that begin in it, behind the input, too.
     """
