@@ -691,6 +691,21 @@ __device__ inline void store_halves(const Pack<unsigned, Many>& words, bool high
     }
 }
 
+// Both halves of so many words, which are neighbours.
+template <int Load, class T, int Many>
+__device__ inline void store_pairs(const Pack<unsigned, Many>& words, T* y, int many) {
+    if constexpr (Load == 1) {
+#pragma unroll
+        for (int v = 0; v < 2 * Many; ++v)
+            if (v < many) y[v] = Halves<T>::element(words.element[v / 2], v % 2);
+    } else {
+#pragma unroll
+        for (int v = 0; v < 2 * Many; v += Load)
+            if (v < many)
+                Halves<T>::store(reinterpret_cast<const Pack<unsigned, Load / 2>&>(words.element[v / 2]), y + v);
+    }
+}
+
 // The maxima of two pairs in halves of words, NaN winning. 8-bit elements are subnormal numbers there.
 template <class T> __device__ inline unsigned maximum_of_pairs(unsigned a, unsigned b) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800

@@ -16,16 +16,19 @@
 // terms is walked down again, with its taps rescaled.
 //
 // Channels first a lane has neighbours of a row, the first of all lanes Shift in front of the first window,
-// so that lanes begin on vectors, which are there as a whole or not at all. Channels last (Last) it has
-// neighbouring channels of a pixel, lanes exchange windows of 1, 2, 4, ... pixels, and strips of the same
-// pixels follow each other. Words hold the 16- or 8-bit maxima of two strips, or their Paired sums of bytes.
+// so that lanes begin on vectors, which are there as a whole or not at all. Words hold the 16- or 8-bit
+// maxima of two strips, or their Paired sums of bytes.
+//
+// Channels last it has so many Pixels, 1, 2 or 4, and neighbouring channels of each, two of them in such a
+// word; strips of the same pixels follow each other. More pixels are less halo in smaller pieces. Lanes of
+// one exchange windows of 1, 2, 4, ... pixels.
 //
 // Of greater strides every stride-th row is reduced along a row; that of columns, Stride, is known here.
 //
-// Counted cost for each maximum of 512 x 512 planes: 13.9 for 13 x 13 of float32 and 24.4 for 63 x 63, 8.2
-// and 15.4 for float16, 8.8 and 17.1 for uint8; channels last 26.5, 15.7 and 16.5 for 13 x 13; at strides 2,
-// of which there are a quarter, three times that. For each average 24.7 and 38.6, 23.5 and 37.7, 19.5 and
-// 38.2; channels last 42.4, 41.6 and 30.7 for 13 x 13.
+// Counted cost for each maximum of 512 x 512 planes: 13.9 for 13 x 13 of float32 and 23.2 for 63 x 63, 8.2
+// and 15.3 for float16, 8.8 and 17.1 for uint8; channels last 19.3 and 43.6, 9.6 and 21.7, 10.6 and 25.2;
+// at strides 2, of which there are a quarter, three times that. For each average 24.7 and 36.2, 22.8 and
+// 35.0, 19.6 and 36.4; channels last 31.8 and 64.0, 28.8 and 63.0, 20.1 and 67.7.
 #include "merged.cuh"
 
 extern __shared__ __align__(16) unsigned char shared[];
@@ -60,27 +63,30 @@ template <class Op> __device__ __align__(16) const unsigned nothing_there[] = {
     neutral_word<Op>(0), neutral_word<Op>(1), neutral_word<Op>(2), neutral_word<Op>(3),
     neutral_word<Op>(4), neutral_word<Op>(5), neutral_word<Op>(6), neutral_word<Op>(7)};
 
-template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, bool Last, bool Images> struct Strip {
+template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, int Pixels, bool Images> struct Strip {
     using T = typename Op::Element;
     using Out = typename Op::Out;
     using Value = typename Merged<Op>::Accumulator;
     static constexpr int warp = 32, Vector = 32 / sizeof(Value), units = 2;  // of 16 bytes
     using Values = Pack<Value, Vector>;
     using Unit = Pack<Value, Vector / units>;
-    static constexpr int Many = Last ? Vector : Vector / Stride;  // results of a lane
+    static constexpr bool Last = Pixels > 0, twins = Op::pairs && !Last;
+    static constexpr int halves = Op::pairs && Last ? 2 : 1;                       // channels of a value
+    static constexpr int Across = Last ? Pixels : Vector, Deep = Vector / Across;  // columns, values of each
+    static constexpr int Taken = Across > 1 ? Across / Stride : 1, Many = Taken * Deep;  // of results
     using Results = Pack<Value, Many>;
-    static constexpr int bytes = Vector * sizeof(T), words = bytes / 4;
+    static constexpr int bytes = Vector * halves * sizeof(T), words = bytes / 4;
+    static constexpr int beside = Last ? Deep * halves : Many;  // results with no others between them
     // Taps that one divides by. An integer is the nearest one to a float quotient by no more than that.
     using Count = Few<Element<Out>::integer ? 32767 : 65536>;
-    static constexpr int many_columns = Last ? 1 : Many;
 
     // Columns of the input and of the output, from the first row of each on.
     struct Columns {
         const T* from;
-        int step;  // from row to row
+        int step, apart;  // from row to row, and from pixel to pixel
         Out* to;
-        int results, output;        // of a row, and which is the first of them as if strides were 1
-        float along[many_columns];  // taps of each column's windows that count
+        int results, output;  // of a row, and which column is the first of them as if strides were 1
+        float along[Taken];   // taps of each column's windows that count
     };
     // A row of them as it lies in memory, and that of their twins.
     struct Row {
@@ -102,9 +108,9 @@ template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, bo
           run(reinterpret_cast<Unit*>(shared) + threadIdx.x / warp * (strips.run * units * warp) + lane) {
         first = Stride > 1 ? s.stride.quotient(top + s.stride.divisor - 1) : top;
         const int number = s.down.quotient(blockIdx.x) * (blockDim.x / warp) + threadIdx.x / warp;
-        const int strip = Op::pairs ? 2 * number : number;
+        const int strip = twins ? 2 * number : number;
         own = columns(x, y, strip);
-        if constexpr (Op::pairs) twin = columns(x, y, strip + 1);
+        if constexpr (twins) twin = columns(x, y, strip + 1);
     }
 
     __device__ const Axis<int>& outer() const { return w.axis[0]; }
@@ -114,46 +120,37 @@ template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, bo
         return block - s.down.quotient(block) * s.down.divisor;
     }
 
+    // Channels last, strips of all channels of the same pixels are neighbours.
     __device__ Columns columns(const T* x, Out* y, int strip) const {
-        if constexpr (Last) return channels(x, y, strip);
-        const int place = strip * s.stored + lane, before = s.lanes.quotient(place);
-        const int output = (place - before * s.lanes.divisor) * Vector;
-        const int input = output - Shift - inner().pad_begin;
-        const bool taken = before < s.planes;
-        const int plane = taken ? before : 0;
-        int image = plane;
-        const int channel = Images ? split(image, w.channels) : image;
-        x += unsigned(channel) * w.channel_step + input;
-        if constexpr (Images) x += unsigned(image) * w.batch_step;
-        y += (plane * outer().out.divisor + first) * inner().out.divisor + output / Stride;
-        // Not &&: branches cost the compiler more time.
-        const bool there = taken & within(input, inner().size);
-        const int most = inner().out.divisor - output / Stride;
-        return with_counts({there ? x : nowhere(), there ? outer().step : 0, y,
-                            taken & (lane < s.stored) ? least(most, Many) : 0, output});
-    }
-    // Of a pixel. Strips of all its channels are neighbours.
-    __device__ Columns channels(const T* x, Out* y, int strip) const {
-        const int across = s.groups.quotient(strip), channel = (strip - across * s.groups.divisor) * Vector;
+        const int across = Last ? s.groups.quotient(strip) : strip;
         const int place = across * s.stored + lane, before = s.lanes.quotient(place);
-        const int output = place - before * s.lanes.divisor, input = output - inner().pad_begin;
+        const int output = (place - before * s.lanes.divisor) * Across, column = output / Stride;
+        const int input = output - Shift - inner().pad_begin;
+        // Not &&: branches cost the compiler more time.
         const bool taken = before < s.planes, there = taken & within(input, inner().size);
-        const int image = taken ? before : 0, column = output / Stride;
-        x += unsigned(image) * w.batch_step + (input * inner().step + channel);
-        y += (image * outer().out.divisor + first) * row_of_results() + column * w.channels.divisor + channel;
+        const int plane = taken ? before : 0, most = inner().out.divisor - column;
+        const int result = (plane * outer().out.divisor + first) * row_of_results();
+        if constexpr (Last) {
+            const int channel = (strip - across * s.groups.divisor) * beside;
+            x += unsigned(plane) * w.batch_step + (input * inner().step + channel);
+            y += result + column * w.channels.divisor + channel;
+        } else {
+            int image = plane;
+            const int channel = Images ? split(image, w.channels) : image;
+            x += unsigned(channel) * w.channel_step + input;
+            if constexpr (Images) x += unsigned(image) * w.batch_step;
+            y += result + column;
+        }
         const bool stored = taken & (lane < s.stored) & (column * Stride == output);
-        return with_counts({there ? x : nowhere(), there ? outer().step : 0, y,
-                            stored & (column < inner().out.divisor) ? Many : 0, output});
+        return with_counts({there ? x : nowhere(), there ? outer().step : 0, there ? inner().step : 0, y,
+                            stored ? least(most, Taken) * (Many / Taken * halves) : 0, output});
     }
     __device__ Columns with_counts(Columns columns) const {
         if constexpr (Op::counts) {
 #pragma unroll
-            for (int v = 0; v < many_columns; ++v) columns.along[v] = counted(inner(), column(columns, v));
+            for (int c = 0; c < Taken; ++c) columns.along[c] = counted(inner(), columns.output + c * Stride);
         }
         return columns;
-    }
-    __device__ static int column(const Columns& columns, int v) {
-        return columns.output + (Last ? 0 : v * Stride);
     }
     __device__ static const T* nowhere() { return reinterpret_cast<const T*>(nothing_there<Op>); }
     __device__ int row_of_results() const { return inner().out.divisor * (Last ? w.channels.divisor : 1); }
@@ -189,15 +186,32 @@ template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, bo
         const bool there = Op::repeats || within(row, outer().size);
         if (Op::repeats) row = most(least(row, outer().size - 1), 0);
         Row read;
-        load_words<bytes>(there ? own.from + row * own.step : nowhere(), read.own);
-        if constexpr (Op::pairs) load_words<bytes>(there ? twin.from + row * twin.step : nowhere(), read.twin);
+        load_row(own, there, row, read.own);
+        if constexpr (twins) load_row(twin, there, row, read.twin);
         return read;
+    }
+    __device__ void load_row(const Columns& columns, bool there, int row, unsigned* word) const {
+        const T* const from = there ? columns.from + row * columns.step : nowhere();
+        if constexpr (Pixels < 2) {
+            load_words<bytes>(from, word);
+        } else {
+            constexpr int each = bytes / Pixels;
+            const int apart = there ? columns.apart : 0;
+#pragma unroll
+            for (int p = 0; p < Pixels; ++p) {
+                unsigned part[most(each / 4, 1)];
+                load_words<each>(from + p * apart, part);
+                if constexpr (each < 4) word[p / 2] = p % 2 ? __byte_perm(word[p / 2], part[0], 0x5410) : part[0];
+                else memcpy(word + p * each / 4, part, each);
+            }
+        }
     }
     __device__ static Values values(const Row& row) {
         Values values;
 #pragma unroll
         for (int v = 0; v < Vector; ++v) {
-            if constexpr (Op::pairs) values.element[v] = Halves<T>::beside(row.own, row.twin, v);
+            if constexpr (twins) values.element[v] = Halves<T>::beside(row.own, row.twin, v);
+            else if constexpr (Op::pairs) values.element[v] = Halves<T>::pair(row.own, 2 * v);
             else values.element[v] = Words<T>::value(row.own, v);
         }
         return values;
@@ -285,7 +299,7 @@ template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, bo
 #pragma unroll
         for (int i = 0; i < words; ++i) {
             asm volatile("" : "+r"(row.own[i]));
-            if constexpr (Op::pairs) asm volatile("" : "+r"(row.twin[i]));
+            if constexpr (twins) asm volatile("" : "+r"(row.twin[i]));
         }
 #endif
         return row;
@@ -296,47 +310,57 @@ template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, bo
     }
 
     // The windows along a row, from the first one that begins in the lane's outputs on.
-    __device__ Results along(const Values& column) const {
-        if constexpr (Last) return along_pixels(column);
-        else return along_row(column);
+    __device__ Results along(const Values& values) const {
+        if constexpr (Deep == 1) return along_row(values);
+        else return along_channels(values);
     }
-    __device__ Results along_row(const Values& column) const {
-        Values prefix = column, suffix = column;
-#pragma unroll
-        for (int v = 1; v < Vector; ++v)
-            prefix.element[v] = merged.merge(prefix.element[v - 1], column.element[v]);
-#pragma unroll
-        for (int v = Vector - 2; v > 0; --v)
-            suffix.element[v] = merged.merge(column.element[v], suffix.element[v + 1]);
-        const Value all = suffix.element[0] = prefix.element[Vector - 1];
-        constexpr int fewest = most(Width - Vector - 1, 0) / Vector;
-        const Value few = of_lanes<fewest>(all, 1);
+    __device__ Results along_channels(const Values& values) const {
         Results results;
 #pragma unroll
-        for (int i = 0; i < Many; ++i) {
-            const int place = i * Stride + Shift, v = place % Vector;
-            const int rest = Width - Vector + v, lanes = most(rest - 1, 0) / Vector;
+        for (int d = 0; d < Deep; ++d) {
+            if constexpr (Across == 1) {
+                results.element[d] = of_lanes<Width>(values.element[d], 0);
+            } else {
+                Pack<Value, Across> row;
+#pragma unroll
+                for (int c = 0; c < Across; ++c) row.element[c] = values.element[c * Deep + d];
+                const Pack<Value, Taken> windows = along_row(row);
+#pragma unroll
+                for (int c = 0; c < Taken; ++c) results.element[c * Deep + d] = windows.element[c];
+            }
+        }
+        return results;
+    }
+    __device__ Pack<Value, Taken> along_row(const Pack<Value, Across>& column) const {
+        Pack<Value, Across> prefix = column, suffix = column;
+#pragma unroll
+        for (int v = 1; v < Across; ++v)
+            prefix.element[v] = merged.merge(prefix.element[v - 1], column.element[v]);
+#pragma unroll
+        for (int v = Across - 2; v > 0; --v)
+            suffix.element[v] = merged.merge(column.element[v], suffix.element[v + 1]);
+        const Value all = suffix.element[0] = prefix.element[Across - 1];
+        constexpr int fewest = most(Width - Across - 1, 0) / Across;
+        const Value few = of_lanes<fewest>(all, 1);
+        Pack<Value, Taken> results;
+#pragma unroll
+        for (int i = 0; i < Taken; ++i) {
+            const int place = i * Stride + Shift, v = place % Across;
+            const int rest = Width - Across + v, lanes = most(rest - 1, 0) / Across;
             Value window = rest < 0 ? inside(column, v) : suffix.element[v];
             if (fewest > 0) window = merged.merge(window, few);
             if (lanes > fewest) window = merged.merge(window, of_lane(lanes, all));
             if (rest > 0)
-                window = merged.merge(window, of_lane(lanes + 1, prefix.element[rest - lanes * Vector - 1]));
-            results.element[i] = place < Vector ? window : of_lane(1, window);
+                window = merged.merge(window, of_lane(lanes + 1, prefix.element[rest - lanes * Across - 1]));
+            results.element[i] = place < Across ? window : of_lane(1, window);
         }
         return results;
     }
-    // Where each lane has the channels of a pixel.
-    __device__ Results along_pixels(const Values& pixel) const {
-        Results results;
-#pragma unroll
-        for (int v = 0; v < Vector; ++v) results.element[v] = of_lanes<Width>(pixel.element[v], 0);
-        return results;
-    }
     // A window that ends in the lane, too.
-    __device__ Value inside(const Values& column, int first) const {
+    __device__ Value inside(const Pack<Value, Across>& column, int first) const {
         Value window = column.element[first];
 #pragma unroll
-        for (int t = 1; t < Width; ++t) window = merged.merge(window, column.element[(first + t) % Vector]);
+        for (int t = 1; t < Width; ++t) window = merged.merge(window, column.element[(first + t) % Across]);
         return window;
     }
     // What so many lanes have, from the one so far behind on, by lengths doubled: those that the number is
@@ -363,28 +387,43 @@ template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, bo
     // Results of a row of outputs, whose windows are in place i of the run.
     __device__ void store(int i, const Results& windows, int row, bool again) {
         if constexpr (Op::pairs && !Op::counts) {
-            store_halves<Store>(windows, false, own.to, own.results);
-            store_halves<Store>(windows, true, twin.to, twin.results);
+            store_maxima(windows);
         } else if (!Op::exact && ::pinned(int{again})) {
             if constexpr (!Op::exact) store_again(i, windows, row);
         } else {
             const float down = Op::counts ? ::pinned(float(counted(outer(), row))) : 1;
             store_finished(windows, own, down, 0);
-            if constexpr (Op::pairs) store_finished(windows, twin, down, 1);
+            if constexpr (twins) store_finished(windows, twin, down, 1);
         }
         own.to += row_of_results();
-        if constexpr (Op::pairs) twin.to += row_of_results();
+        if constexpr (twins) twin.to += row_of_results();
+    }
+    __device__ void store_maxima(const Results& windows) const {
+        if constexpr (twins) {
+            store_halves<Store>(windows, false, own.to, own.results);
+            store_halves<Store>(windows, true, twin.to, twin.results);
+        } else {
+#pragma unroll
+            for (int v = 0; v < Many; v += Deep)
+                store_pairs<Store>(reinterpret_cast<const Pack<Value, Deep>&>(windows.element[v]),
+                                   own.to + place(2 * v), own.results - 2 * v);
+        }
     }
     __device__ void store_finished(const Results& windows, const Columns& columns, float down, int half) {
-        Pack<Out, Many> results;
+        Pack<Out, Many * halves> results;
 #pragma unroll
-        for (int v = 0; v < Many; ++v) {
-            const Value window = windows.element[v];
-            results.element[v] = finished(window, half, columns.along[Last ? 0 : v], down);
-            if (v < columns.results) merged.watch(window);
+        for (int e = 0; e < Many * halves; ++e) {
+            const Value window = windows.element[e / halves];
+            results.element[e] = finished(window, half + e % halves, columns.along[e / halves / Deep], down);
+            if (e < columns.results) merged.watch(window);
         }
-        store_parts<Store>(results, columns.to, columns.results);
+#pragma unroll
+        for (int e = 0; e < Many * halves; e += beside)
+            store_parts<Store>(reinterpret_cast<const Pack<Out, beside>&>(results.element[e]),
+                               columns.to + place(e), columns.results - e);
     }
+    // Where such a result of a row is, from the first one of the lane on.
+    __device__ int place(int e) const { return e / beside * (Last ? w.channels.divisor : 0) + e % beside; }
     __device__ Out finished(Value window, int half, float along, float down) const {
         if constexpr (!Op::counts) {
             return merged.finish(window, 1);
@@ -400,9 +439,9 @@ template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, bo
         for (int v = 0; v < Many; ++v) kept(i, v) = windows.element[v];
 #pragma unroll 1
         for (int v = 0; v < own.results; ++v) {
-            const int at = column(own, v);
+            const int at = own.output + v / Deep * Stride;
             const Value sum = kept(i, v);
-            Out& to = own.to[v];
+            Out& to = own.to[place(v)];
             const Value limit = Op::counts ? 0 : merged.limit(valid(outer(), row) + valid(inner(), at));
             const float taps = Op::counts ? counted(inner(), at) * counted(outer(), row) : 1;
             if (merged.replaces(to, sum, limit)) to = merged.restored(sum, Count(taps));
@@ -429,9 +468,9 @@ template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, bo
     }
 };
 
-template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, bool Last, bool Images>
+template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, int Pixels, bool Images>
 __global__ void __launch_bounds__(128, 4)
 strips(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
        const __grid_constant__ Strips s, const __grid_constant__ Window<2, int> w) {
-    Strip<Op, Width, Store, Shift, Stride, Reread, Last, Images>(x, y, s, w).reduce();
+    Strip<Op, Width, Store, Shift, Stride, Reread, Pixels, Images>(x, y, s, w).reduce();
 }

@@ -254,9 +254,13 @@ class Kernel:
 
 
 def row_of(launch: Launch) -> str:
-    """The line of the table: what differs in axes, layout and window shares one."""
+    """The line of the table: what differs in axes, layout and window shares one.
+
+    Lanes of strips.cu that have pixels have another, since they take more registers.
+    """
     wide = " 64-bit" if "long long" in launch.template[1:] else ""
-    return f"{launch.kernel}<{launch.template[0]}>{wide}"
+    pixels = " of pixels" if launch.kernel == "strips" and launch.template[6] != "0" else ""
+    return f"{launch.kernel}<{launch.template[0]}>{wide}{pixels}"
 
 
 @contextmanager

@@ -626,6 +626,35 @@ def test_sums_of_bytes_of_two_planes_in_a_word(dtype):
             assert_configuration_right(configuration)
 
 
+@pytest.mark.parametrize("pixels", planner.strips.PIXELS)
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16", "int8", "uint8"])
+def test_lanes_of_strips_have_several_pixels(dtype, pixels):
+    """Whose first may lie in front of the row, and of which every second one has a window."""
+    random, found = np.random.default_rng(53), []
+    windows = [
+        {"kernel_shape": (3, width), "pads": (1, begin, 1, width - 1), "strides": strides}
+        for width, begin in ((3, 2), (9, 5), (25, 23))
+        for strides in ((1, 1), (2, 2))
+    ]
+    functions = ["max_pool", "average_pool"] + ["lp_pool"] * (dtype in strategies.FLOATS)
+    ways = cycle(STRIPS)
+    for (function, window), way in zip(product(functions, windows), ways, strict=False):
+        image = random.normal(60, 30, (2, 7, 12, 32))
+        x = image.clip(0, 120).astype(strategies.dtype_of(dtype))
+        case = Case(function, (x,), {**window, "channels_last": True})
+        found.append(Configuration(case, way))
+    one_row = {**windows[0], "channels_last": True}
+    x = np.broadcast_to(x[:, :1], x.shape)
+    found += [Configuration(Case(function, (x,), one_row), "strips") for function in functions]
+    with emulator.constants(PIXELS=(pixels,)):
+        launches = compile_ahead(found)
+        assert {(launch.source, launch.template[6]) for launch in launches} == {
+            ("strips.cu", str(pixels))
+        }
+        for configuration in found:
+            assert_configuration_right(configuration)
+
+
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_sums_of_bytes_of_two_strips_in_a_word(dtype):
     """Of nearly as many taps as half a word holds, and of a few more."""

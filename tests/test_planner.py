@@ -762,11 +762,11 @@ def test_planes_whose_rows_behind_the_end_overflow_take_no_vectors() -> None:
 def test_more_strips_than_32_bits_count_are_not_launched() -> None:
     def kernel(images: int) -> str:
         attributes = {"kernel_shape": (2, 32), "channels_last": True}
-        problem = resolve("max", (images, 3, 32, 16), "int8", **attributes)
-        return plan(problem, (0, 512, 16, 1), 16, "strips").kernel
+        problem = resolve("max", (images, 3, 33, 8), "float64", **attributes)
+        return plan(problem, (0, 33 * 8, 8, 1), 16, "strips").kernel
 
     assert kernel(2**24) == "strips"
-    assert kernel(2**26 - 1000) != "strips"  # two of channels for each image and its halo of 31
+    assert kernel(2**25) != "strips"  # two of channels for each of 2 pixels and a halo of 31
 
 
 @pytest.mark.parametrize("images", [1, 2, 3, 5, 40])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import product
 from math import log2
 from operator import attrgetter
 
@@ -31,6 +31,13 @@ from gpupool.window import Axis
 
 LANE_BYTES = 32
 """What a lane takes of a row, in bytes of partial results."""
+
+PIXELS = (1, 2, 4)
+"""Those of a lane, channels last."""
+
+LINE_BYTES = 128
+"""Of the first cache, which looks up a line while a warp issues one instruction: four of each in a
+cycle (NVIDIA's Greg Smith on Volta, forums.developer.nvidia.com/t/pascal-l1-cache/49571)."""
 
 WARPS, IDLE = 4, 1 / 16
 """Warps of a block at most, and the share of all warps that may have no columns."""
@@ -83,6 +90,10 @@ LANE = {
 """By what words hold and dtype; of norms the second. Fitted to 800 counts, which all sums meet
 within 9 %."""
 
+APART, ALONE = 18, 20
+"""More for results of a lane of several pixels, and less for those of words of one strip: what is
+counted channels last is met within a quarter."""
+
 CUBE, ROOT = 16, {1: -30, 2: 0, 3: 75}
 """More of a norm's rows than of the second one's: of the third for each that is read, and of
 results by the exponent."""
@@ -99,18 +110,20 @@ STRIPS_DTYPE = np.dtype(
 
 @dataclass(frozen=True)
 class Strips:
-    """How warps share the outputs of planes, and what that costs in instructions.
+    """How warps share the outputs of planes, and what that costs in instructions and ``lookups``.
 
-    Words hold the partial results of one strip or, ``paired``, of two.
+    Words hold the partial results of one strip or, ``paired``, of two; channels last, where a
+    lane has so many ``pixels``, of two channels.
     The ``lanes`` of one plane lie behind those of another; channels last those of images, whose
     pixels have ``groups`` of channels for a strip each. A strip is a warp of lanes, of which the
     first ``stored`` have windows that end in it, and ``height`` rows; a lane keeps a ``run`` of
-    them. ``beside`` each other lie so many, or twice as many of pairs, over ``down`` others; a
-    block has ``warps``.
+    them. ``beside`` each other lie so many, or twice as many of two in a word, over ``down``
+    others; a block has ``warps``.
     """
 
     geometry: Geometry
     paired: bool
+    pixels: int
     planes: int
     lanes: int
     groups: int
@@ -121,6 +134,11 @@ class Strips:
     beside: int
     warps: int
     cost: float
+    lookups: float
+
+    def bound(self) -> float:
+        """Return what takes longer, instructions or lookups."""
+        return max(self.cost, self.lookups)
 
     def struct(self) -> Scalar:
         """Return what a kernel receives."""
@@ -135,27 +153,30 @@ class Strips:
 def cheapest(problem: PoolProblem, geometry: Geometry, alignment: int) -> Strips | None:
     """Return the strips that cost least, or None where strips.cu does not serve."""
     planes = served(problem, geometry)
-    if planes is None or not _serves(problem, planes, alignment):
+    if planes is None or len(planes.dims) != 2 or not counts_in_floats(problem, planes):
         return None
     pairings = {pairs(problem), pairs(problem) or pairs_sums(problem, planes)}
-    found = chain.from_iterable(_strips(problem, planes, paired) for paired in pairings)
-    return min(found, key=attrgetter("cost"), default=None)
+    found = (
+        min(_strips(problem, planes, *lane), key=attrgetter("cost"), default=None)
+        for lane in product(pairings, PIXELS if problem.channels_last else (0,))
+        if _serves(problem, planes, alignment, *lane)
+    )
+    return min(filter(None, found), key=Strips.bound, default=None)
 
 
 def launch(problem: PoolProblem, strips: Strips, alignment: int) -> Launch | None:
     """Launch the kernel, or return None where it may not be compiled any more."""
-    geometry = strips.geometry
+    geometry, pixels = strips.geometry, strips.pixels
     outer, inner = (dim.axis for dim in geometry.dims)
-    last, vector = problem.channels_last, _vector(problem)
-    stored = (vector,) if last else (vector // inner.stride, inner.out)
+    across, deep = _lane_of(problem, strips.paired, pixels)
+    stored = (deep,) if pixels else (across // inner.stride, inner.out)
     store = vector_width(alignment, problem.out_dtype, *stored)
-    shift = 0 if last else -inner.pad_begin % vector
-    numbers = (inner.kernel, store, shift, inner.stride)
-    flags = map(boolean, (strips.run < outer.kernel, last, geometry.images))
+    numbers = (inner.kernel, store, -inner.pad_begin % across, inner.stride)
+    reread, images = boolean(strips.run < outer.kernel), boolean(geometry.images)
     held = operator(problem, "int")
     if strips.paired and not pairs(problem):
         held = f"Paired<{held}>"
-    template = (held, *map(str, numbers), *flags)
+    template = (held, *map(str, numbers), reread, str(pixels), images)
     if not admit("strips", *template):
         return None
     return Launch(
@@ -170,28 +191,34 @@ def launch(problem: PoolProblem, strips: Strips, alignment: int) -> Launch | Non
     )
 
 
-def _serves(problem: PoolProblem, geometry: Geometry, alignment: int) -> bool:
+def _serves(
+    problem: PoolProblem, geometry: Geometry, alignment: int, paired: bool, pixels: int
+) -> bool:
     """Whether lanes begin on vectors and have all of theirs or nothing, and windows touch rows.
 
     Of a row as many windows begin in one lane as in another. Rows have no stride alone.
     """
-    if len(geometry.dims) != 2 or not counts_in_floats(problem, geometry):
-        return False
     outer, inner = geometry.dims
-    last, vector = problem.channels_last, _vector(problem)
-    steps = (geometry.batch.step, outer.step, (inner if last else geometry.channels).step)
-    row = geometry.channels if last else inner
-    whole = row.step == 1 and row.axis.size % vector == 0
-    at_once = min(vector, VECTOR_BYTES // problem.dtype.itemsize)
-    aligned = vector_width(alignment, problem.dtype, vector, *steps) == at_once
+    across, deep = _lane_of(problem, paired, pixels)
+    row = geometry.channels if pixels else inner
+    together = deep if pixels else across
+    steps = (geometry.batch.step, outer.step, (inner if pixels else geometry.channels).step)
+    whole = row.step == 1 and row.axis.size % together == 0 and inner.axis.size % across == 0
+    at_once = min(together, VECTOR_BYTES // problem.dtype.itemsize)
+    aligned = vector_width(alignment, problem.dtype, together, *steps) == at_once
     stride = inner.axis.stride
-    apart = (last or vector % stride == 0) if stride > 1 else outer.axis.stride == 1
+    apart = (pixels == 1 or across % stride == 0) if stride > 1 else outer.axis.stride == 1
     return whole and aligned and apart and outer.axis.touches
 
 
-def _vector(problem: PoolProblem) -> int:
-    """Return the columns of a lane."""
-    return LANE_BYTES // accumulator(problem).itemsize
+def _lane_of(problem: PoolProblem, paired: bool, pixels: int) -> tuple[int, int]:
+    """Return the columns of a lane and the elements that each word or words of them hold.
+
+    Channels last both halves of a word are channels of the same pixel.
+    """
+    values = LANE_BYTES // accumulator(problem).itemsize
+    across = pixels or values
+    return across, values // across * (1 + (paired and pixels > 0))
 
 
 def _run_bytes(rows: int) -> int:
@@ -199,20 +226,22 @@ def _run_bytes(rows: int) -> int:
     return rows * WARP * LANE_BYTES
 
 
-def _strips(problem: PoolProblem, geometry: Geometry, paired: bool) -> Iterator[Strips]:
+def _strips(
+    problem: PoolProblem, geometry: Geometry, paired: bool, pixels: int
+) -> Iterator[Strips]:
     """Return strips of few rows or of many, by runs of whole windows and of halves."""
     outer, inner = (dim.axis for dim in geometry.dense.dims)
-    vector, channels, last = _vector(problem), geometry.channels.axis.size, problem.channels_last
-    groups = channels // vector if last else 1
-    planes = geometry.batch.axis.size if last else geometry.planes
-    lanes, halo = _lanes(inner, 1 if last else vector)
+    across, deep = _lane_of(problem, paired, pixels)
+    groups = geometry.channels.axis.size // deep if pixels else 1
+    planes = geometry.batch.axis.size if pixels else geometry.planes
+    lanes, halo = _lanes(inner, across)
     if halo >= WARP:
         return
     stored = WARP - halo
     strips = -(-planes * lanes // stored) * groups
     if max(planes * lanes, strips) > INT32_MAX - OVERHANG:
         return
-    beside = -(-strips // (2 if paired else 1))
+    beside = -(-strips // (2 if paired and not pixels else 1))
     for run in {outer.kernel, -(-outer.kernel // 2)}:
         warps = _warps(run, beside)
         if not warps:
@@ -220,10 +249,12 @@ def _strips(problem: PoolProblem, geometry: Geometry, paired: bool) -> Iterator[
         threads = -(-beside // warps) * warps * WARP
         for height in _heights(outer, run, threads):
             down = -(-outer.out // height)
-            cost = _cost(problem, geometry, paired, run, down) * max(threads, FILL / down)
+            filling = max(threads, FILL / down)
             yield Strips(
-                geometry, paired, planes, lanes, groups, stored,
-                run, height, down, beside, warps, cost,
+                geometry, paired, pixels, planes, lanes, groups, stored,
+                run, height, down, beside, warps,
+                filling * _cost(problem, geometry, paired, pixels, run, down),
+                filling * _lookups(problem, geometry, paired, pixels),
             )  # fmt: skip
 
 
@@ -257,15 +288,33 @@ def _lanes(axis: Axis, vector: int) -> tuple[int, int]:
     return lanes - min(in_front // vector, behind, halo), halo
 
 
-def _cost(problem: PoolProblem, geometry: Geometry, paired: bool, run: int, down: int) -> float:
+def _cost(
+    problem: PoolProblem, geometry: Geometry, paired: bool, pixels: int, run: int, down: int
+) -> float:
     """Estimate the instructions of a lane for the columns of a plane in so many strips."""
     outer, inner = (dim.axis for dim in geometry.dims)
     lane = _lane(problem, paired)
     rows, again = outer.dense().out, run < outer.kernel
     begin = run * lane.step if again else outer.kernel * lane.ahead
-    above = SETUP + TWIN * paired + COUNTS * (problem.reduction != "max") + begin
+    above = SETUP + TWIN * (paired and not pixels) + COUNTS * (problem.reduction != "max") + begin
     runs = -(-rows // run) * (RUN + run * (lane.step if again else lane.kept))
-    return down * above + runs + rows * lane.step + outer.out * _results(problem, lane, inner)
+    results = outer.out * _results(problem, lane, inner, paired, pixels)
+    return down * above + runs + rows * lane.step + results
+
+
+def _lookups(problem: PoolProblem, geometry: Geometry, paired: bool, pixels: int) -> float:
+    """Estimate the lines that a warp touches in the columns of an image."""
+    if not pixels:
+        return 0
+    outer, inner = geometry.dims
+    _, deep = _lane_of(problem, paired, pixels)
+    lines = WARP * min(1, pixels * inner.step * problem.dtype.itemsize / LINE_BYTES)
+    loads, stores = (
+        pixels * max(1, deep * dtype.itemsize / VECTOR_BYTES)
+        for dtype in (problem.dtype, problem.out_dtype)
+    )
+    rows = loads * outer.axis.dense().out + stores / inner.axis.stride * outer.axis.out
+    return lines * rows
 
 
 def _lane(problem: PoolProblem, paired: bool) -> _Lane:
@@ -279,14 +328,15 @@ def _lane(problem: PoolProblem, paired: bool) -> _Lane:
     )
 
 
-def _results(problem: PoolProblem, lane: _Lane, inner: Axis) -> float:
+def _results(problem: PoolProblem, lane: _Lane, inner: Axis, paired: bool, pixels: int) -> float:
     """Estimate those of a row of results more than of one that the windows move on.
 
     Half of that is the same at all strides of columns.
     """
     doublings = log2(inner.kernel)
-    if not problem.channels_last:
-        return (lane.results + lane.doubling * doublings) * (1 + 1 / inner.stride) / 2
+    if pixels != 1:
+        apart = (APART if pixels else 0) - (ALONE if paired and pixels else 0)
+        return apart + (lane.results + lane.doubling * doublings) * (1 + 1 / inner.stride) / 2
     # Maxima may take the longest of the doubled lengths twice; sums add up those that they need.
     more = inner.kernel.bit_count() - 1 if problem.reduction != "max" else doublings % 1 > 0
-    return lane.pixels + lane.exchange * (int(doublings) + more)
+    return lane.pixels + lane.exchange * (int(doublings) + more) - ALONE * paired
