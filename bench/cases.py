@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -40,6 +41,10 @@ FIELDS = {
     "out_dtype": "out_dtype",
 }
 """Fields of a case file that are arguments of the operator by another or the same name."""
+
+
+DRAWN = 2**20
+"""Elements of an input that one stream of random numbers fills."""
 
 
 @dataclass(frozen=True)
@@ -164,15 +169,27 @@ class Case:
         return " ".join(words)
 
     def input(self, seed: int, shape: Sequence[int] | None = None) -> np.ndarray[Any, Any]:
-        """Return random data: standard normal, or every 8-bit value equally likely."""
-        random = np.random.default_rng(seed)
-        size = self.shape if shape is None else tuple(shape)
-        dtype = self.problem.dtype
-        if not dtype.is_float:
-            info = np.iinfo(dtype.numpy)
-            return random.integers(info.min, info.max, size, dtype.numpy, endpoint=True)
-        wide = np.float64 if dtype.numpy == np.float64 else np.float32
-        return random.standard_normal(size, wide).astype(dtype.numpy, copy=False)
+        """Return random data: standard normal, or every 8-bit value equally likely.
+
+        Drawn in parts of DRAWN elements, each from a stream of its own, on all processors at once.
+        """
+        array = np.empty(self.shape if shape is None else tuple(shape), self.problem.dtype.numpy)
+        flat = array.reshape(-1)
+        parts = [flat[start : start + DRAWN] for start in range(0, flat.size, DRAWN)]
+        seeds = np.random.SeedSequence(seed).spawn(len(parts))
+        with ThreadPoolExecutor() as threads:
+            list(threads.map(_draw, seeds, parts))
+        return array
+
+
+def _draw(seed: np.random.SeedSequence, part: np.ndarray[Any, Any]) -> None:
+    random, dtype = np.random.default_rng(seed), part.dtype
+    if dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        part[...] = random.integers(info.min, info.max, part.shape, dtype, endpoint=True)
+    else:
+        wide = np.float64 if dtype == np.float64 else np.float32
+        part[...] = random.standard_normal(part.shape, wide)
 
 
 def positions_read(axis: Axis) -> int:

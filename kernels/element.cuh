@@ -181,7 +181,7 @@ __device__ inline float reciprocal(float x) {
 }
 
 // A sum of powers that is neither lost nor infinite, from 2^-101 on: ptxas's own steps without the
-// branch for other numbers.
+// branch for other numbers. Of 0 and infinity it is NaN, on the host as well.
 __device__ inline double square_root(double x) { return sqrt(x); }
 __device__ inline float square_root(float x) {
 #ifdef __CUDA_ARCH__
@@ -190,7 +190,7 @@ __device__ inline float square_root(float x) {
     float root = multiply(x, r);
     return multiply_add(multiply_add(negative(root), root, x), multiply(r, 0.5f), root);
 #else
-    return sqrt(x);
+    return x > 0 && x < INFINITY ? sqrt(x) : NAN;
 #endif
 }
 
@@ -723,6 +723,13 @@ template <class T> __device__ inline unsigned maximum_of_pairs(unsigned a, unsig
         unsigned high = bits(Round<T>::from(maximum(Words<T>::value(&a, 1), Words<T>::value(&b, 1))));
         return low | high << 16;
     }
+#endif
+}
+
+// Asks for memory before it is read: what arrives in the second cache keeps no register.
+template <class T> __device__ inline void prefetch(const T* p) {
+#ifdef __CUDA_ARCH__
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 #endif
 }
 

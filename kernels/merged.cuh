@@ -70,6 +70,12 @@ template <class Op> struct Merged : Held<Op>::Type {
         if constexpr (P > 0) Op::watch(doubts, a);
     }
 
+    // The result of the first pass. No other one takes the place of what sums to 0 or to infinity.
+    template <class Sum, class Count> __device__ Out finish(Sum a, Count count) const {
+        if constexpr (P == 2 && sizeof(Sum) == sizeof(float))
+            if (!(a > 0 && finite(a))) return Round<Out>::from(a);
+        return Base::finish(a, count);
+    }
     // The result of a sum that was made again. What rounds beyond the greatest number is that.
     template <class Count> __device__ Out restored(Accumulator a, Count count) const {
         const Accumulator result = this->unrounded(a, count), back = power_of_two<Accumulator>(-exponent);

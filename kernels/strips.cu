@@ -77,6 +77,7 @@ template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, in
     using Results = Pack<Value, Many>;
     static constexpr int bytes = Vector * halves * sizeof(T), words = bytes / 4;
     static constexpr int beside = Last ? Deep * halves : Many;  // results with no others between them
+    static constexpr int ahead = 4;                             // rows from one asked for to one that is read
     // Taps that one divides by. An integer is the nearest one to a float quotient by no more than that.
     using Count = Few<Element<Out>::integer ? 32767 : 65536>;
 
@@ -217,11 +218,26 @@ template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, in
         return values;
     }
 
+    // Asks for a row that is read later: so few warps that read one ahead would wait for memory. Lanes that
+    // have no columns would all ask for the same place.
+    __device__ void bring(int row) const {
+        row = most(least(row, outer().size - 1), 0);
+        bring(own, row);
+        if constexpr (twins) bring(twin, row);
+    }
+    __device__ void bring(const Columns& columns, int row) const {
+        if (columns.step == 0) return;
+#pragma unroll
+        for (int p = 0; p < most(Pixels, 1); ++p)
+            prefetch(columns.from + row * columns.step + p * columns.apart);
+    }
+
     // The rows of the run that begins in this one. Returns the row behind it: a warp reads ahead.
     __device__ Row fill(int first) const {
         Row row = read(first);
 #pragma unroll 1
         for (int i = 0; i < s.run; ++i) {
+            bring(first + i + ahead);
             const Row next = read(first + i + 1);
             put(i, values(row));
             row = next;
@@ -255,6 +271,7 @@ template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, in
         Values a = nothing();
 #pragma unroll 1
         for (int i = 0; i < end - next; ++i) {
+            bring(next + i + ahead);
             const Row further = pinned(read(next + i + 1));
             if (!Reread || any) {
                 if (Stride == 1 || wait == 0) {

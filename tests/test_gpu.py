@@ -32,6 +32,7 @@ from tests.test_kernels import (
     dtypes_of,
     kernels_of,
     large,
+    norms_of_nothing_and_of_too_much,
     sums_of_every_magnitude,
 )
 from tests.test_oracle import assert_right
@@ -232,6 +233,12 @@ def test_no_spurious_overflow(gpu):
 
 def test_sums_of_every_magnitude_are_right_beside_each_other(gpu):
     for configuration in sums_of_every_magnitude():
+        with by(configuration.kernel):
+            assert_right(configuration.case, configuration.case.run(gpu))
+
+
+def test_norms_of_nothing_are_nothing_and_of_too_much_infinite(gpu):
+    for configuration in norms_of_nothing_and_of_too_much():
         with by(configuration.kernel):
             assert_right(configuration.case, configuration.case.run(gpu))
 

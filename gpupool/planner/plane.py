@@ -36,6 +36,10 @@ SHARED_TAPS = 128
 STAGED_TAPS = 16
 """Planes from this many elements are worth a copy to shared memory."""
 
+STAGED_WORKERS, STAGED_SHARE = 2, 32
+"""Threads of an output whose plane is in shared memory, at least, and the taps of each, about: of a
+warp's planes each block is small, and others of its multiprocessor compute while it waits."""
+
 LONG_SUM = 4096
 """Sums from this many taps are always shared: one thread's would lose accuracy."""
 
@@ -182,7 +186,7 @@ def _vector_taps(problem: PoolProblem, geometry: Geometry, alignment: int) -> in
 
 
 def _staged_outputs(problem: PoolProblem, geometry: Geometry, alignment: int) -> int:
-    """Return the outputs of one block whose small adjoining planes fit in shared memory, or 0."""
+    """Return the outputs of a block, a warp's, if their small adjoining planes fit, or 0."""
     dim = geometry.dims[0]
     size = dim.axis.size
     adjoin = geometry.channels.step == size and not geometry.images
@@ -190,15 +194,16 @@ def _staged_outputs(problem: PoolProblem, geometry: Geometry, alignment: int) ->
         return 0
     if not adjoin or geometry.index_type != "int" or alignment < 16:
         return 0
-    outputs = SHARED_BYTES // (size * problem.dtype.itemsize)
-    return 2 ** min(outputs.bit_length() - 1, 8) if outputs >= 32 else 0
+    return WARP if WARP * size * problem.dtype.itemsize <= SHARED_BYTES else 0
 
 
 def _staged_launch(problem: PoolProblem, geometry: Geometry, alignment: int) -> Launch:
     outputs = _staged_outputs(problem, geometry, alignment)
-    workers = THREADS // outputs
-    while outputs > WARP and geometry.outputs < BLOCKS * outputs:
-        outputs //= 2
+    workers = STAGED_WORKERS
+    while outputs * workers < THREADS and (
+        geometry.taps > STAGED_SHARE * workers or geometry.outputs * workers < FILL
+    ):
+        workers *= 2
     template = (operator(problem, "int"), str(outputs), str(workers))
     bytes_of_planes = outputs * geometry.dims[0].axis.size * problem.dtype.itemsize
     return Launch(

@@ -39,7 +39,7 @@ LINE_BYTES = 128
 """Of the first cache, which looks up a line while a warp issues one instruction: four of each in a
 cycle (NVIDIA's Greg Smith on Volta, forums.developer.nvidia.com/t/pascal-l1-cache/49571)."""
 
-WARPS, IDLE = 4, 1 / 16
+WARPS, IDLE = 2, 1 / 16
 """Warps of a block at most, and the share of all warps that may have no columns."""
 
 SETUP, TWIN, RUN = 110, 50, 44
