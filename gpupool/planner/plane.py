@@ -36,9 +36,9 @@ SHARED_TAPS = 128
 STAGED_TAPS = 16
 """Planes from this many elements are worth a copy to shared memory."""
 
-STAGED_WORKERS, STAGED_SHARE = 2, 32
-"""Threads of an output whose plane is in shared memory, at least, and the taps of each, about: of a
-warp's planes each block is small, and others of its multiprocessor compute while it waits."""
+STAGED_BYTES = 98
+"""Of a plane in shared memory for each thread, about: of 98 and 196 bytes one thread and two took the
+shortest time among those within half of the budget, on an H200."""
 
 LONG_SUM = 4096
 """Sums from this many taps are always shared: one thread's would lose accuracy."""
@@ -199,15 +199,17 @@ def _staged_outputs(problem: PoolProblem, geometry: Geometry, alignment: int) ->
 
 def _staged_launch(problem: PoolProblem, geometry: Geometry, alignment: int) -> Launch:
     outputs = _staged_outputs(problem, geometry, alignment)
-    workers = STAGED_WORKERS
+    plane_bytes = geometry.dims[0].axis.size * problem.dtype.itemsize
+    workers = 1
     while outputs * workers < THREADS and (
-        geometry.taps > STAGED_SHARE * workers or geometry.outputs * workers < FILL
+        plane_bytes > STAGED_BYTES * workers or geometry.outputs * workers < FILL
     ):
         workers *= 2
+    if workers == 1 and 2 * outputs * plane_bytes <= SHARED_BYTES:
+        outputs *= 2
     template = (operator(problem, "int"), str(outputs), str(workers))
-    bytes_of_planes = outputs * geometry.dims[0].axis.size * problem.dtype.itemsize
     return Launch(
         "plane.cu", "plane_staged", template, ("x", "y", "indices"),
         (window_parameters(problem, geometry),), (-(-geometry.outputs // outputs), 1),
-        bytes_of_planes, outputs * workers,
+        outputs * plane_bytes, outputs * workers,
     )  # fmt: skip
