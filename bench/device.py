@@ -46,6 +46,9 @@ class Device(Protocol):
     def record(self, calls: Sequence[Call]) -> Call:
         """Return one replay of all calls, the host's work left out."""
 
+    def queued(self, calls: Sequence[Call]) -> Call:
+        """Return what makes all calls one by one, as a program does that knows no graphs."""
+
     def seconds(self, replay: Call, repeats: int) -> list[float]:
         """Return the device's time of each of ``repeats`` replays, after a few for warming up."""
 
@@ -125,6 +128,16 @@ class Cuda:
                 graph = stream.end_capture()
             graph.upload(stream)
         return lambda: graph.launch(self.pool_stream)
+
+    def queued(self, calls: Sequence[Call]) -> Call:
+        """Make the calls on the stream."""
+
+        def replay() -> None:
+            with self.pool_stream:
+                for call in calls:
+                    call()
+
+        return replay
 
     def seconds(self, replay: Call, repeats: int) -> list[float]:
         """Time replays by events, all of them queued before the first is waited for."""

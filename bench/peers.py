@@ -7,6 +7,7 @@ reason, which becomes a blank in the table.
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -33,8 +34,8 @@ def module(name: str) -> Any:
 
 
 def reason(error: Exception) -> str:
-    """Return an error as one line that fits a table."""
-    text = str(error).strip().partition("\n")[0][:160]
+    """Return an error as one line that fits a table and names no place on a machine."""
+    text = re.sub(r"(/[^/\s:]+){2,}", "..", str(error).strip().partition("\n")[0])[:160]
     return text if isinstance(error, UnavailableError) else f"{type(error).__name__}: {text}"
 
 

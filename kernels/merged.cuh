@@ -70,11 +70,18 @@ template <class Op> struct Merged : Held<Op>::Type {
         if constexpr (P > 0) Op::watch(doubts, a);
     }
 
-    // The result of the first pass. No other one takes the place of what sums to 0 or to infinity.
-    template <class Sum, class Count> __device__ Out finish(Sum a, Count count) const {
-        if constexpr (P == 2 && sizeof(Sum) == sizeof(float))
-            if (!(a > 0 && finite(a))) return Round<Out>::from(a);
-        return Base::finish(a, count);
+    // Of sums in floats the root knows nothing of 0 and infinity, whose places no other pass takes.
+    static constexpr bool rooted = P == 2 && sizeof(Accumulator) == sizeof(float);
+    __device__ bool doubted() const {
+        if constexpr (rooted) return Op::lost(doubts) || Op::overflowed(doubts);
+        else return false;
+    }
+    template <class Sum> __device__ Out of_any(Sum a, Out result) const {
+        if constexpr (rooted) return a > 0 && finite(a) ? result : Round<Out>::from(a);
+        else return result;
+    }
+    template <class Sum, class Count> __device__ Out finish_any(Sum a, Count count) const {
+        return of_any(a, Base::finish(a, count));
     }
     // The result of a sum that was made again. What rounds beyond the greatest number is that.
     template <class Count> __device__ Out restored(Accumulator a, Count count) const {

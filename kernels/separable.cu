@@ -233,7 +233,7 @@ struct Scalars : Tile<Op, Axes, Width, 32, 1, 0, Strided, ChannelsLast, Images> 
                         continue;
                     }
                 }
-                y[n] = merged.finish(*from, count);
+                y[n] = merged.finish_any(*from, count);
                 merged.watch(*from);
                 if constexpr (Op::slow) {
                     const Again traverse{w, input, row - outer().pad_begin, column - inner().pad_begin};

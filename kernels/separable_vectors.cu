@@ -370,11 +370,11 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Lies != 
     }
     __device__ Out finished(Accumulator total, int half, const Extent& along, const Extent& down) const {
         if constexpr (!Op::counts)
-            return merged.finish(total, 1);
+            return merged.finish_any(total, 1);
         else if constexpr (Op::pairs)
             return op.finish(op.apart(total, half, along.merged * down.merged), count(along, down));
         else
-            return merged.finish(total, count(along, down));
+            return merged.finish_any(total, count(along, down));
     }
     __device__ static auto count(const Extent& along, const Extent& down) {
         if constexpr (Op::counts) return Count(along.counted * down.counted);

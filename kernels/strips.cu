@@ -434,6 +434,11 @@ template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, in
             results.element[e] = finished(window, half + e % halves, columns.along[e / halves / Deep], down);
             if (e < columns.results) merged.watch(window);
         }
+        if (merged.doubted()) {
+#pragma unroll
+            for (int e = 0; e < Many * halves; ++e)
+                results.element[e] = merged.of_any(windows.element[e / halves], results.element[e]);
+        }
 #pragma unroll
         for (int e = 0; e < Many * halves; e += beside)
             store_parts<Store>(reinterpret_cast<const Pack<Out, beside>&>(results.element[e]),

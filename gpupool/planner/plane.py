@@ -37,8 +37,8 @@ STAGED_TAPS = 16
 """Planes from this many elements are worth a copy to shared memory."""
 
 STAGED_BYTES = 98
-"""Of a plane in shared memory for each thread, about: of 98 and 196 bytes one thread and two took the
-shortest time among those within half of the budget, on an H200."""
+"""Of a plane in shared memory for each thread, about: of 98 bytes one thread and of 196 two took
+the shortest time within half of the budget, on an H200."""
 
 LONG_SUM = 4096
 """Sums from this many taps are always shared: one thread's would lose accuracy."""
