@@ -34,6 +34,7 @@ from tests.test_kernels import (
     far_apart,
     large,
     narrowly_aligned_indices,
+    norms_of_nothing_and_of_too_much,
     sums_of_every_magnitude,
 )
 from tests.test_sanitizers import (
@@ -56,6 +57,7 @@ REACHED_BY = {
     "multiply_add": test_gpu.test_means_and_norms_of_subnormals,
     "multiply_to_zero": test_gpu.test_sums_of_every_magnitude_are_right_beside_each_other,
     "divide": test_gpu.test_means_and_norms_of_subnormals,
+    "prefetch": test_gpu.test_large_windows,
     "reciprocal": test_gpu.test_means_and_norms_of_subnormals,
     "square_root": test_gpu.test_every_combination_equals_the_oracle,
     "rough_square_root": test_gpu.test_every_combination_equals_the_oracle,
@@ -136,6 +138,10 @@ def calls() -> list[Configuration]:
     chosen += [
         one for one in sums_of_every_magnitude()
         if one.kernel == "vectors" and one.case.arrays[0].dtype == np.float32
+    ]  # fmt: skip
+    chosen += [
+        one for one in norms_of_nothing_and_of_too_much()
+        if one.kernel == "strips" and one.case.arrays[0].dtype == np.float32
     ]  # fmt: skip
     return distinct(chosen)
 

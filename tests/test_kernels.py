@@ -885,7 +885,7 @@ def strips_of_every_magnitude() -> Iterator[Configuration]:
 
 def norms_of_nothing_and_of_too_much() -> Iterator[Configuration]:
     """Second norms whose windows sum to 0, to infinity, and to numbers, by every kernel."""
-    for dtype, kernel in product(strategies.FLOATS, KERNELS):
+    for dtype, kernel in product(("float32", "bfloat16"), KERNELS):
         x = np.zeros((1, 2, 20, 32), strategies.dtype_of(dtype))
         x[:, :, 10:, 16:] = ml_dtypes.finfo(x.dtype).max
         x[:, 1, ::7, ::5] = 2
