@@ -42,7 +42,6 @@ FIELDS = {
 }
 """Fields of a case file that are arguments of the operator by another or the same name."""
 
-
 DRAWN = 2**20
 """Elements of an input that one stream of random numbers fills."""
 

@@ -93,20 +93,18 @@ def window(case: Case) -> ctypes.c_void_p:
 
 def pool(case: Case, stream: int) -> Callable[[Any, Any], Call]:
     """Return what makes the call that pools one device array into another."""
-    first = case.channels_first
-    (output,) = case.problem.outputs[:1]
-    described = window(case)
+    described, first = window(case), case.channels_first
+    (output,) = first.problem.outputs
     x_of = tensor(case, first.shape, case.dtype)
-    y_of = tensor(case, first.problem.outputs[0].shape, str(output.dtype))
+    y_of = tensor(case, output.shape, str(output.dtype))
     scalar = ctypes.c_double if case.dtype == "float64" else ctypes.c_float
     one, zero = scalar(1), scalar(0)
     used = handle(stream)
 
     def prepared(x: Any, y: Any) -> Call:
-        addresses = ctypes.c_void_p(x.data.ptr), ctypes.c_void_p(y.data.ptr)
         arguments = (
-            used, described, ctypes.byref(one), x_of, addresses[0], ctypes.byref(zero), y_of,
-            addresses[1],
+            used, described, ctypes.byref(one), x_of, ctypes.c_void_p(x.data.ptr),
+            ctypes.byref(zero), y_of, ctypes.c_void_p(y.data.ptr),
         )  # fmt: skip
         return lambda: call("cudnnPoolingForward", *arguments)
 

@@ -121,13 +121,11 @@ def onnx_model(case: Case) -> bytes:
     return bytes(peers.model(node).SerializeToString())
 
 
-def onnx_session(case: Case, providers: list[Any], *, cpu_fallback: bool = True) -> Any:
+def onnx_session(case: Case, providers: list[Any]) -> Any:
     """Return an onnxruntime session of a case, channels first, on one thread."""
     onnxruntime = module("onnxruntime")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
-    if not cpu_fallback:
-        options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     onnxruntime.set_default_logger_severity(4)
     try:
         return onnxruntime.InferenceSession(onnx_model(case), options, providers=providers)

@@ -15,7 +15,7 @@ from gpupool import jit
 from gpupool.device import compiler_reason
 from gpupool.errors import GpupoolError
 from gpupool.planner import THREADS, Launch, Plan, plan
-from gpupool.planner.launches import BUDGET, BUSY
+from gpupool.planner.launches import BUDGET
 from gpupool.problem import PoolProblem
 
 from . import issue, sass
@@ -143,12 +143,8 @@ def analyse(case: Case, chosen: Plan | None = None) -> dict[str, Any]:
 
 
 def above_half(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the cases that take more than half of their budget, on their way or issued.
-
-    Of few threads the longest one counts, not the sum of all: those are left out.
-    """
-    filling = [row for row in rows if any(one["threads"] > BUSY for one in row["launches"])]
-    return [row["id"] for row in filling if 2 * max(row["path"], row["issued"]) > row["budget"]]
+    """Return the cases that take more than half of their budget, on their way or issued."""
+    return [row["id"] for row in rows if 2 * max(row["path"], row["issued"]) > row["budget"]]
 
 
 def doubt(reread: float, written: float) -> str:
@@ -190,7 +186,6 @@ def analyse_launch(chosen: Plan, launch: Launch) -> dict[str, Any]:
         "spills": taken.spilled,
         "shared": shared,
         "occupancy": occupancy(taken.registers, shared, launch.block),
-        "threads": prod(launch.grid) * launch.block,
     }
 
 

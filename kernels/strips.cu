@@ -219,17 +219,16 @@ template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, in
     }
 
     // Asks for a row that is read later: so few warps that read one ahead would wait for memory. Lanes that
-    // have no columns would all ask for the same place.
+    // have no columns would all ask for the same place. Pixels gain nothing, and maxima of doubles have no registers for it.
+    static constexpr bool brings = !Last && !(Op::repeats && sizeof(Value) == sizeof(double));
     __device__ void bring(int row) const {
+        if (!brings) return;
         row = most(least(row, outer().size - 1), 0);
         bring(own, row);
         if constexpr (twins) bring(twin, row);
     }
-    __device__ void bring(const Columns& columns, int row) const {
-        if (columns.step == 0) return;
-#pragma unroll
-        for (int p = 0; p < most(Pixels, 1); ++p)
-            prefetch(columns.from + row * columns.step + p * columns.apart);
+    __device__ static void bring(const Columns& columns, int row) {
+        if (columns.step != 0) prefetch(columns.from + row * columns.step);
     }
 
     // The rows of the run that begins in this one. Returns the row behind it: a warp reads ahead.
@@ -271,8 +270,8 @@ template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, in
         Values a = nothing();
 #pragma unroll 1
         for (int i = 0; i < end - next; ++i) {
-            bring(next + i + ahead);
             const Row further = pinned(read(next + i + 1));
+            bring(next + i + ahead);
             if (!Reread || any) {
                 if (Stride == 1 || wait == 0) {
                     Values window = get(i);

@@ -36,10 +36,6 @@ SHARED_TAPS = 128
 STAGED_TAPS = 16
 """Planes from this many elements are worth a copy to shared memory."""
 
-STAGED_BYTES = 98
-"""Of a plane in shared memory for each thread, about: of 98 bytes one thread and of 196 two took
-the shortest time within half of the budget, on an H200."""
-
 LONG_SUM = 4096
 """Sums from this many taps are always shared: one thread's would lose accuracy."""
 
@@ -186,7 +182,7 @@ def _vector_taps(problem: PoolProblem, geometry: Geometry, alignment: int) -> in
 
 
 def _staged_outputs(problem: PoolProblem, geometry: Geometry, alignment: int) -> int:
-    """Return the outputs of a block, a warp's, if their small adjoining planes fit, or 0."""
+    """Return the outputs of one block whose small adjoining planes fit in shared memory, or 0."""
     dim = geometry.dims[0]
     size = dim.axis.size
     adjoin = geometry.channels.step == size and not geometry.images
@@ -194,22 +190,19 @@ def _staged_outputs(problem: PoolProblem, geometry: Geometry, alignment: int) ->
         return 0
     if not adjoin or geometry.index_type != "int" or alignment < 16:
         return 0
-    return WARP if WARP * size * problem.dtype.itemsize <= SHARED_BYTES else 0
+    outputs = SHARED_BYTES // (size * problem.dtype.itemsize)
+    return 2 ** min(outputs.bit_length() - 1, 8) if outputs >= 32 else 0
 
 
 def _staged_launch(problem: PoolProblem, geometry: Geometry, alignment: int) -> Launch:
     outputs = _staged_outputs(problem, geometry, alignment)
-    plane_bytes = geometry.dims[0].axis.size * problem.dtype.itemsize
-    workers = 1
-    while outputs * workers < THREADS and (
-        plane_bytes > STAGED_BYTES * workers or geometry.outputs * workers < FILL
-    ):
-        workers *= 2
-    if workers == 1 and 2 * outputs * plane_bytes <= SHARED_BYTES:
-        outputs *= 2
+    workers = THREADS // outputs
+    while outputs > WARP and geometry.outputs < BLOCKS * outputs:
+        outputs //= 2
     template = (operator(problem, "int"), str(outputs), str(workers))
+    bytes_of_planes = outputs * geometry.dims[0].axis.size * problem.dtype.itemsize
     return Launch(
         "plane.cu", "plane_staged", template, ("x", "y", "indices"),
         (window_parameters(problem, geometry),), (-(-geometry.outputs // outputs), 1),
-        outputs * plane_bytes, outputs * workers,
+        bytes_of_planes, outputs * workers,
     )  # fmt: skip

@@ -22,7 +22,7 @@ from gpupool.planner.parameters import (
     window_parameters,
 )
 from gpupool.planner.tile import Tile
-from gpupool.planner.tile_cost import Estimate, Line
+from gpupool.planner.tile_cost import Estimate, Line, down_axis, lines
 from gpupool.problem import PoolProblem
 from gpupool.validate import INT32_MAX
 from gpupool.window import Axis
@@ -95,22 +95,30 @@ def _moved(problem: PoolProblem, geometry: Geometry) -> int:
 
 def _slower(problem: PoolProblem, geometry: Geometry, tile: Tile) -> float:
     """Return how much longer a tile takes than one of a vector each, whose rows are read once."""
-    axes = [dim.axis for dim in geometry.dims]
-    down = axes[-2] if len(axes) > 1 else Axis(1, 1, 1, 1, 0, 0, 1)
-    body = tile.row or tile.outputs * axes[-1].stride if tile.packed else 1
-    alone = tile.packed and len(axes) > 1 and tile.groups(geometry)[0] == 1
-    loads = body * tile.lanes / tile.load * (tile.rows * down.stride if alone else 1)
-    size = max(y.dtype.itemsize for y in problem.outputs)
-    stored = (tile.outputs if tile.packed else 1) * tile.lanes
-    stores = stored * size / min(VECTOR_BYTES, tile.store * size)
-    held = max(1, body * tile.lanes * problem.dtype.itemsize / VECTOR_BYTES) * tile.rows
-    held *= 1 if tile.packed else tile.outputs
-    lines = ((tile.rows - 1) * down.stride + down.kernel) * (axes[0].kernel if len(axes) > 2 else 1)
-    line = Line.of(tile, axes[-1], problem.dtype.itemsize)
-    read = tile.threads(geometry) * lines * line.elements * problem.dtype.itemsize
+    axes = tuple(dim.axis for dim in geometry.dims)
+    body = (tile.row or tile.outputs * axes[-1].stride if tile.packed else 1) * tile.lanes
+    vectors = max(1.0, body * problem.dtype.itemsize / VECTOR_BYTES)
+    held = vectors * tile.rows * (1 if tile.packed else tile.outputs)
+    line = Line.of(tile, axes[-1], problem.dtype.itemsize).elements * problem.dtype.itemsize
+    slices = axes[0].kernel if len(axes) > 2 else 1
+    read = tile.threads(geometry) * slices * lines(axes, tile) * line
     again = max(1.0, read / _moved(problem, geometry))
-    apart = max(1.0, loads) * max(1.0, stores)
+    apart = _loads_apart(geometry, tile, body) * _stores_apart(problem, tile)
     return float(apart**APART * held**HELD * again**REREAD)
+
+
+def _loads_apart(geometry: Geometry, tile: Tile, body: int) -> float:
+    """Return how many loads lie between those of neighbouring threads, maybe of other rows."""
+    axes = tuple(dim.axis for dim in geometry.dims)
+    alone = tile.packed and len(axes) > 1 and tile.groups(geometry)[0] == 1
+    return max(1.0, body / tile.load * (tile.rows * down_axis(axes).stride if alone else 1))
+
+
+def _stores_apart(problem: PoolProblem, tile: Tile) -> float:
+    """Return the same of stores, where there are two those of the wider result."""
+    size = max(output.dtype.itemsize for output in problem.outputs)
+    stored = tile.lanes * (tile.outputs if tile.packed else 1)
+    return max(1.0, stored * size / min(VECTOR_BYTES, tile.store * size))
 
 
 def _pieces(inner: Axis, packed: bool) -> list[tuple[int, int]]:

@@ -139,9 +139,8 @@ def _path(
     problem: PoolProblem, axes: tuple[Axis, ...], tile: Tile, line: Line, slices: int
 ) -> float:  # fmt: skip
     """Estimate the instructions of one thread from its first load on, for so many slices."""
-    rows = _rows(axes)
-    lines = slices * ((tile.rows - 1) * rows.stride + rows.kernel)
-    count = lines * _read(problem, tile, line)
+    rows = down_axis(axes)
+    count = slices * lines(axes, tile) * _read(problem, tile, line)
     count += STORE * _stores(tile) + _finish(problem) * _results(tile)
     if problem.indices:
         return count + _tap(problem) * slices * rows.kernel * axes[-1].kernel * _results(tile)
@@ -173,8 +172,14 @@ def exact(problem: PoolProblem) -> bool:
     return problem.reduction == "max" or problem.dtype.name in ("float16", "int8", "uint8")
 
 
-def _rows(axes: tuple[Axis, ...]) -> Axis:
-    """Return the axis of which a tile has several."""
+def lines(axes: tuple[Axis, ...], tile: Tile) -> int:
+    """Return the rows of one slice of the input under a tile."""
+    down = down_axis(axes)
+    return (tile.rows - 1) * down.stride + down.kernel
+
+
+def down_axis(axes: tuple[Axis, ...]) -> Axis:
+    """Return the axis of whose output rows a tile has several."""
     return axes[-2] if len(axes) > 1 else Axis(1, 1, 1, 1, 0, 0, 1)
 
 
@@ -211,7 +216,7 @@ def _fill(problem: PoolProblem, tile: Tile) -> float:
 
 def _merges(axes: tuple[Axis, ...], tile: Tile, line: Line, slices: int) -> float:
     """Count the merges down the columns, and along the rows of outputs."""
-    rows, inner, cells = _rows(axes), axes[-1], line.elements / (2 if tile.pairs else 1)
+    rows, inner, cells = down_axis(axes), axes[-1], line.elements / (2 if tile.pairs else 1)
     if len(axes) > 2:
         down = cells * tile.rows * (slices * rows.kernel - 1)
     else:
