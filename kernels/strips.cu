@@ -219,7 +219,8 @@ template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, in
     }
 
     // Asks for a row that is read later: so few warps that read one ahead would wait for memory. Lanes that
-    // have no columns would all ask for the same place. Pixels gain nothing, and maxima of doubles have no registers for it.
+    // have no columns would all ask for the same place. Pixels gain nothing, and maxima of doubles have no
+    // registers left.
     static constexpr bool brings = !Last && !(Op::repeats && sizeof(Value) == sizeof(double));
     __device__ void bring(int row) const {
         if (!brings) return;
