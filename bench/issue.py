@@ -61,7 +61,7 @@ def whole_warps(threads: int) -> int:
     return -(-threads // WARP) * WARP
 
 
-def sample(grid: tuple[int, int], threads: int, blocks: int = 16) -> tuple[Array, Array, Array]:
+def sample(grid: tuple[int, int], threads: int, blocks: int) -> tuple[Array, Array, Array]:
     """Choose blocks spread over the grid; return thread, block x and block y of every lane."""
     total = grid[0] * grid[1]
     count = min(blocks, total)

@@ -7,8 +7,8 @@ registers. What memory and floating point give is unknown, and so is what follow
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -26,15 +26,19 @@ _CONSTANT = re.compile(r"c\[0x0\]\[(?:(U?R\d+|RZ)\+?)?(-?0x[0-9a-f]+)?\]")
 _INTEGER = re.compile(r"-?(0x[0-9a-f]+|\d+)")
 
 
+_YES, _NO, _NONE = np.ones(1, bool), np.zeros(1, bool), np.zeros(1, np.uint64)
+
+
 @dataclass
 class Value:
     """32 bits of every lane, held in uint64 (a predicate: 0 or 1), and where they are known."""
 
     bits: Array
     known: Array
+    partly: Array = field(default_factory=lambda: _NONE)
+    """Bits that are known where not all are: a register may hold predicates among what is not."""
 
 
-_YES, _NO = np.ones(1, bool), np.zeros(1, bool)
 UNKNOWN = Value(np.zeros(1, np.uint64), _NO)
 TRUE = Value(np.ones(1, np.uint64), _YES)
 
@@ -79,6 +83,8 @@ class Lanes:
         sign = text[0] if text[0] in "-~" else ""
         name = text[len(sign) :]
         value = self._plain(name.strip("|"))
+        if text[0] not in "-~|":
+            return value
         bits = value.bits
         if name.startswith("|"):
             bits = np.where(bits & SIGN, (np.uint64(0) - bits) & LOW, bits)
@@ -129,6 +135,9 @@ class Lanes:
             where = active & ((guard.bits != 0) | ~guard.known)
         np.copyto(held.bits, value.bits, where=where)
         np.copyto(held.known, value.known & guard.known, where=where)
+        if value.partly is not _NONE or held.partly is not _NONE:
+            partly = np.where(guard.known, value.partly, _NONE)
+            held.partly = np.where(where, partly, held.partly)
 
     def execute(self, instruction: Instruction, active: Array, guard: Value) -> None:
         """Carry out one instruction that does not branch."""
@@ -420,36 +429,38 @@ def _combine(a: Value, b: Value, modifiers: frozenset[str]) -> Value:
     return Value(a.bits & b.bits & ~decided, both | decided)
 
 
+def _look_up(table: int, values: Sequence[Value], ones: np.uint64) -> tuple[Array, Array]:
+    """Return the bits of a table of three inputs that may be 0 and those that may be 1."""
+    can = [np.zeros(1, np.uint64), np.zeros(1, np.uint64)]
+    unknown = [np.where(value.known, np.uint64(0), ones & ~value.partly) for value in values]
+    for row in range(8):
+        fits = np.full(1, ones)
+        for value, free, bit in zip(values, unknown, (row >> 2, row >> 1, row), strict=True):
+            fits = fits & (free | (value.bits if bit & 1 else value.bits ^ ones))
+        can[table >> row & 1] = can[table >> row & 1] | fits
+    return can[0], can[1]
+
+
 @_handles("PLOP3")
 def _logic_of_predicates(lanes: Lanes, instruction: Instruction) -> _Results:
     targets, sources = instruction.operands[:2], instruction.operands[2:5]
     values = [lanes.predicate(text) for text in sources]
     for target, text in zip(targets, instruction.operands[5:], strict=False):
-        table = int(text, 16)
-        can = [np.zeros(1, bool), np.zeros(1, bool)]
-        for row in range(8):
-            fits = np.ones(1, bool)
-            for value, bit in zip(values, (row >> 2, row >> 1, row), strict=True):
-                fits = fits & (~value.known | (value.bits == (bit & 1)))
-            can[table >> row & 1] = can[table >> row & 1] | fits
-        yield target, Value(can[1].astype(np.uint64), can[0] ^ can[1])
+        zeros, ones = _look_up(int(text, 16), values, ONE)
+        yield target, Value(ones, zeros != ones)
 
 
 @_handles("LOP3")
 def _logic(lanes: Lanes, instruction: Instruction) -> _Results:
     fields = _Fields.of(instruction)
-    a, b, c = (lanes.read(text) for text in fields.values[:3])
-    table = int(fields.values[3], 16)
-    bits = np.zeros(1, np.uint64)
-    for row in range(8):
-        if table >> row & 1:
-            term = a.bits if row & 4 else a.bits ^ LOW
-            term = term & (b.bits if row & 2 else b.bits ^ LOW)
-            bits = bits | (term & (c.bits if row & 1 else c.bits ^ LOW))
-    value = Value(bits, _known(a, b, c))
-    yield fields.target, value
+    values = [lanes.read(text) for text in fields.values[:3]]
+    zeros, ones = _look_up(int(fields.values[3], 16), values, LOW)
+    partly = zeros ^ ones
+    known = partly == LOW
+    yield fields.target, Value(ones & partly, known, partly)
     for target in fields.first:
-        yield target, Value((bits != 0).astype(np.uint64), value.known)
+        certain = ones & partly != 0
+        yield target, Value(certain.astype(np.uint64), known | certain)
 
 
 @_handles("VIMNMX", "VIADDMNMX", "IMNMX", "VIMNMX3")
