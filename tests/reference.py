@@ -122,13 +122,18 @@ class Pooling:
 
 
 def pooling(shape: Place, channels_last: bool, **attributes: Any) -> Pooling:
+    spatial = shape[1:-1] if channels_last else shape[2:]
+    return pooling_along(shape, channels_last, *lines(spatial, **attributes))
+
+
+@functools.lru_cache(maxsize=4)
+def pooling_along(shape: Place, channels_last: bool, *along: Line) -> Pooling:
     def place(n: int, c: int, spatial: Place) -> Place:
         return (n, *spatial, c) if channels_last else (n, c, *spatial)
 
     axes = np.argsort(place(0, 1, tuple(range(2, len(shape)))))  # N, C and the spatial ones
-    batch, channels, *spatial = (shape[axis] for axis in axes)
+    batch, channels, *_ = (shape[axis] for axis in axes)
     steps = [math.prod(shape[axis + 1 :]) for axis in axes]
-    along = lines(tuple(spatial), **attributes)
     first_plane = {}
     for o in product(*(range(len(axis.valid)) for axis in along)):
         valid = (
