@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,11 @@ def integer(n: int) -> Value:
     return Value(np.array([n & 0xFFFFFFFF], np.uint64), _YES)
 
 
+@cache
+def _literal(text: str) -> Value | None:
+    return integer(int(text, 0)) if _INTEGER.fullmatch(text) else None
+
+
 def signed(bits: Array) -> Array:
     """Extend 32 bits to 64, two's complement in uint64."""
     return (bits ^ SIGN) - SIGN
@@ -78,8 +84,8 @@ class Lanes:
 
     def read(self, text: str, *, carries: bool = False) -> Value:
         """Return an integer operand; with ``carries`` a negated 0 is 2**32, as adders see it."""
-        if _INTEGER.fullmatch(text):
-            return integer(int(text, 0))
+        if (literal := _literal(text)) is not None:
+            return literal
         sign = text[0] if text[0] in "-~" else ""
         name = text[len(sign) :]
         value = self._plain(name.strip("|"))
@@ -153,6 +159,7 @@ class Lanes:
             self.write(target, value, active, guard)
 
 
+@cache
 def following(name: str) -> str:
     """Name the register or constant after this one.
 
@@ -177,8 +184,9 @@ class _Fields:
     last: list[str]
 
     @classmethod
-    def of(cls, instruction: Instruction) -> _Fields:
-        left = list(instruction.operands)
+    @cache
+    def of(cls, operands: tuple[str, ...]) -> _Fields:
+        left = list(operands)
 
         def take(predicates: bool) -> list[str]:
             taken = []
@@ -209,10 +217,10 @@ MEMORY = frozenset(
 """Instructions that load or store."""
 
 
-def _written(instruction: Instruction) -> Iterator[str]:
+@cache
+def _written(instruction: Instruction) -> tuple[str, ...]:
     """Name what an instruction without a handler writes."""
-    fields = _Fields.of(instruction)
-    yield from fields.first[:2]
+    fields = _Fields.of(instruction.operands)
     name, modifiers = instruction.name, instruction.opcode.split(".")[1:]
     words = 1
     if name in MEMORY or name == "LDC":
@@ -225,11 +233,10 @@ def _written(instruction: Instruction) -> Iterator[str]:
         words = 2 if {"S64", "U64"} & set(modifiers) else 1
     elif "MMA" in name and name != "HFMA2":
         words = 4
-    target = fields.target
-    for _ in range(words):
-        if _REGISTER.fullmatch(target):
-            yield target
-        target = following(target)
+    targets = [fields.target]
+    for _ in range(words - 1):
+        targets.append(following(targets[-1]))
+    return (*fields.first[:2], *filter(_REGISTER.fullmatch, targets))
 
 
 # What the instructions do
@@ -260,7 +267,7 @@ def _known(*values: Value) -> Array:
 
 @_handles("MOV", "R2UR", "S2R", "S2UR")
 def _move(lanes: Lanes, instruction: Instruction) -> _Results:
-    fields = _Fields.of(instruction)
+    fields = _Fields.of(instruction.operands)
     yield fields.target, lanes.read(fields.values[0])
 
 
@@ -304,7 +311,7 @@ def _spill(lanes: Lanes, instruction: Instruction) -> _Results:
 
 @_handles("IADD3", "VIADD")
 def _add(lanes: Lanes, instruction: Instruction) -> _Results:
-    fields = _Fields.of(instruction)
+    fields = _Fields.of(instruction.operands)
     values = [lanes.read(text, carries=True) for text in fields.values]
     if "X" in instruction.modifiers:
         values += [lanes.predicate(text) for text in fields.last]
@@ -317,7 +324,7 @@ def _add(lanes: Lanes, instruction: Instruction) -> _Results:
 
 @_handles("IMAD")
 def _multiply_add(lanes: Lanes, instruction: Instruction) -> _Results:
-    fields, modifiers = _Fields.of(instruction), instruction.modifiers
+    fields, modifiers = _Fields.of(instruction.operands), instruction.modifiers
     a, b = (lanes.read(text) for text in fields.values[:2])
     wide = bool(modifiers & {"HI", "WIDE"})
     c = lanes.pair(fields.values[2]) if wide else lanes.read(fields.values[2])
@@ -344,7 +351,7 @@ def _multiply_add(lanes: Lanes, instruction: Instruction) -> _Results:
 
 @_handles("LEA")
 def _scaled_add(lanes: Lanes, instruction: Instruction) -> _Results:
-    fields, modifiers = _Fields.of(instruction), instruction.modifiers
+    fields, modifiers = _Fields.of(instruction.operands), instruction.modifiers
     *sources, shift_text = fields.values
     if not _INTEGER.fullmatch(shift_text):
         sources, shift_text = fields.values, "0"
@@ -452,7 +459,7 @@ def _logic_of_predicates(lanes: Lanes, instruction: Instruction) -> _Results:
 
 @_handles("LOP3")
 def _logic(lanes: Lanes, instruction: Instruction) -> _Results:
-    fields = _Fields.of(instruction)
+    fields = _Fields.of(instruction.operands)
     values = [lanes.read(text) for text in fields.values[:3]]
     zeros, ones = _look_up(int(fields.values[3], 16), values, LOW)
     partly = zeros ^ ones
@@ -465,7 +472,7 @@ def _logic(lanes: Lanes, instruction: Instruction) -> _Results:
 
 @_handles("VIMNMX", "VIADDMNMX", "IMNMX", "VIMNMX3")
 def _extreme(lanes: Lanes, instruction: Instruction) -> _Results:
-    fields, name = _Fields.of(instruction), instruction.name
+    fields, name = _Fields.of(instruction.operands), instruction.name
     values = [lanes.read(text) for text in fields.values]
     way = lanes.predicate(fields.last[-1])
     if name == "VIADDMNMX":
@@ -506,7 +513,7 @@ def _bits_of(lanes: Lanes, instruction: Instruction) -> _Results:
 
 @_handles("SEL")
 def _select(lanes: Lanes, instruction: Instruction) -> _Results:
-    fields = _Fields.of(instruction)
+    fields = _Fields.of(instruction.operands)
     a, b = (lanes.read(text) for text in fields.values)
     way = lanes.predicate(fields.last[0])
     chosen = way.bits != 0
@@ -633,7 +640,7 @@ def _barrier_result(_: Lanes, instruction: Instruction) -> _Results:
 
 @_handles("VOTE")
 def _vote(_: Lanes, instruction: Instruction) -> _Results:
-    fields = _Fields.of(instruction)
+    fields = _Fields.of(instruction.operands)
     for target in (*fields.first[:1], fields.target, *fields.second[:1]):
         if target:
             yield target, UNKNOWN

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 from gpupool.errors import GpupoolError
@@ -30,17 +30,17 @@ class Instruction:
     opcode: str
     operands: tuple[str, ...]
 
-    @property
+    @cached_property
     def name(self) -> str:
         """The opcode without modifiers."""
         return self.opcode.partition(".")[0]
 
-    @property
+    @cached_property
     def modifiers(self) -> frozenset[str]:
         """The opcode's modifiers."""
         return frozenset(self.opcode.split(".")[1:])
 
-    @property
+    @cached_property
     def width(self) -> int:
         """Bytes that a load or store moves for one thread."""
         for modifier, width in (("128", 16), ("64", 8), ("U16", 2), ("S16", 2), ("U8", 1)):
