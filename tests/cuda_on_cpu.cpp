@@ -679,6 +679,7 @@ void check(const void* pointer, uint64_t size, bool write, bool atomic) {
         }
         if (write && !region->writable)
             fail("write to a read-only array at <%#x>", place_in_module(caller));
+        if (!region->writable) return;  // nothing to race with
         span = {"global memory", region->low, false};
     }
     const auto thread = static_cast<unsigned short>(current - threads.data());
