@@ -363,6 +363,25 @@ template <int N> __device__ inline int mean_of_bytes(int a, Exactly<N>) {
     return mean_of_bytes(a, share);
 }
 
+// Integers in the order of the elements, of 16 bits where those have no more: both zeros are the same
+// one, and NaN is the greatest.
+__device__ inline int in_order(bool negative, int magnitude, int infinity, int greatest) {
+    if (magnitude > infinity) return greatest;
+    return negative ? -magnitude : magnitude;
+}
+__device__ inline int in_order(float x) {
+    const int bits = __float_as_int(x);
+    return in_order(bits < 0, bits & 0x7fffffff, 0x7f800000, 0x7fffffff);
+}
+__device__ inline int in_order(Half x) {
+    return in_order(x.bits >> 15, x.bits & 0x7fff, 0x7c00, 0x7fff);
+}
+__device__ inline int in_order(BFloat16 x) {
+    return in_order(x.bits >> 15, x.bits & 0x7fff, 0x7f80, 0x7fff);
+}
+__device__ inline int in_order(signed char x) { return x; }
+__device__ inline int in_order(unsigned char x) { return x; }
+
 // Whether v takes the place of best: it is greater, or the first NaN.
 __device__ inline bool displaces(int v, int best) { return v > best; }
 __device__ inline bool displaces(double v, double best) { return !(v <= best) && best == best; }

@@ -52,11 +52,12 @@ template <class Op> struct Merged : Held<Op>::Type {
         if constexpr (P > 0) scale = power_of_two<Accumulator>(exponent);
     }
 
-    template <class Tap> __device__ Accumulator accumulate(Accumulator a, Tap tap) const {
+    // Its place matters for Indices only.
+    template <class Tap> __device__ Accumulator accumulate(Accumulator a, Tap tap, unsigned place = 0) const {
         if constexpr (Op::pairs) {
             return this->merge(a, tap);
         } else if constexpr (P == 0) {
-            return this->merge(a, this->lift(tap, 0));
+            return this->merge(a, this->lift(tap, place));
         } else if constexpr (P == 1) {
             return multiply_add(this->lift(tap, 0), scale, a);
         } else {

@@ -87,6 +87,29 @@ template <class T, class Code, class To> struct ArgMax {
     }
 };
 
+// The same where windows merge parts of each other: one Word holds a maximum and, in its lower half, how
+// far its place is in front of the last one, so that the greater word is the first of equal maxima. The
+// kernel numbers places and reads the element again there. Last of all is the place of no tap.
+template <class T, class To, class Word> struct PlacedMax : NoIndices {
+    using Element = T;
+    using Out = T;
+    using Index = To;
+    using Accumulator = Word;
+    static constexpr bool indices = true, counts = false, exact = true, pairs = false, repeats = true;
+    static constexpr int half = 4 * sizeof(Word);
+    static constexpr Word places = (Word(1) << half) - 1;
+    static_assert(sizeof(T) <= sizeof(Word) / 2);
+
+    __device__ explicit PlacedMax(const Norm&) {}
+    __device__ Word start() const { return lift(lowest_element<T>(), places); }
+    __device__ Word lift(T x, unsigned place) const {
+        return Word(in_order(x)) * (places + 1) | Word(unsigned(places) - place);
+    }
+    __device__ Word merge(Word a, Word b) const { return most(a, b); }
+    __device__ bool any(Word a) const { return place(a) != places; }
+    __device__ Word place(Word a) const { return places - (a & places); }
+};
+
 // What second looks have in common: a sum, mostly in double.
 template <class Sum = double> struct SecondLook {
     using Accumulator = Sum;
@@ -335,6 +358,10 @@ template <class Op, bool Pairs = Op::pairs> struct Held {
 template <class Op> struct Held<Op, true> {
     using Type = Twin<Op>;
     using Tap = unsigned;
+};
+template <class T, class To, class Word> struct Held<PlacedMax<T, To, Word>, false> {
+    using Type = PlacedMax<T, To, Word>;
+    using Tap = T;
 };
 
 // The result of one output: plain where that is certain, careful where it is not.

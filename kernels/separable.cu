@@ -9,8 +9,10 @@
 // hold the 16- or 8-bit maxima of two planes. Channels last neighbouring threads have the columns of
 // neighbouring planes, so that a warp reads consecutive channels. separable_vectors.cu takes vectors of
 // columns.
+//
+// Maxima bring their place under the tile where Indices are asked for, of all types but doubles.
 // Counted cost in instructions per output, from 13 x 13 to 63 x 63: maxima 31 to 78, sums 62 to 123, of
-// doubles 85 to 163.
+// doubles 85 to 163; with Indices 88 to 121 of 16 and 8 bits, 126 to 203 of float32.
 #include "separable.cuh"
 
 template <class Op, int Axes, int Width, bool Strided, bool ChannelsLast, bool Images>
@@ -32,8 +34,10 @@ struct Scalars : Tile<Op, Axes, Width, 32, 1, 0, Strided, ChannelsLast, Images> 
         int place;  // in a row of shared memory
     };
     const Seat at;
+    typename Op::Index* const indices;
 
-    __device__ Scalars(const Window<Axes, int>& window, const Tiles& t) : Base(window, t), at(seat(t)) {}
+    __device__ Scalars(const Window<Axes, int>& window, const Tiles& t, typename Op::Index* to)
+        : Base(window, t), at(seat(t)), indices(to) {}
 
     __device__ static Seat seat(const Tiles& tiles) {
         const int t = threadIdx.x, group = tiles.neighbours.quotient(t);
@@ -70,18 +74,27 @@ struct Scalars : Tile<Op, Axes, Width, 32, 1, 0, Strided, ChannelsLast, Images> 
         const T* from = column.from.at(slice) + offset;
         if constexpr (Op::pairs)
             return Halves<T>::beside(load(from), load(column.twin.at(slice) + offset));
+        else if constexpr (Op::indices)
+            return load(from);
         else
             return value(load(from));
+    }
+
+    // Where a tap is, in one number of so many places a row and rows a slice.
+    static constexpr unsigned row_places = 256, slice_rows = 8192;
+    static_assert(pitch < row_places);
+    __device__ unsigned place(int row, int slice = 0) const {
+        return (slice * slice_rows + row) * row_places + at.c;
     }
 
     // Merges what a column has in a row.
     __device__ Accumulator take(Accumulator a, const Column& column, int row) const {
         if constexpr (Axes == 2) {
-            return merged.accumulate(a, read(column, row));
+            return merged.accumulate(a, read(column, row), place(row));
         } else {
             const int other = Op::pairs ? column.twin.count : 0, slices = most(column.from.count, other);
 #pragma unroll 1
-            for (int s = 0; s < slices; ++s) a = merged.accumulate(a, read(column, row, s));
+            for (int s = 0; s < slices; ++s) a = merged.accumulate(a, read(column, row, s), place(row, s));
             return a;
         }
     }
@@ -102,7 +115,8 @@ struct Scalars : Tile<Op, Axes, Width, 32, 1, 0, Strided, ChannelsLast, Images> 
 #pragma unroll
                 for (int t = 0; t < flight; ++t) tap[t] = read(column, i + t);
 #pragma unroll
-                for (int t = flight - 1; t >= 0; --t) to[t * pitch] = a = merged.accumulate(a, tap[t]);
+                for (int t = flight - 1; t >= 0; --t)
+                    to[t * pitch] = a = merged.accumulate(a, tap[t], place(i + t));
             } else {
                 --i, to -= pitch;
                 if (column.has(i)) a = take(a, column, i);
@@ -125,7 +139,7 @@ struct Scalars : Tile<Op, Axes, Width, 32, 1, 0, Strided, ChannelsLast, Images> 
                 for (int t = 0; t < flight; ++t) tap[t] = read(column, i + t);
 #pragma unroll
                 for (int t = 0; t < flight; ++t) {
-                    a = merged.accumulate(a, tap[t]);
+                    a = merged.accumulate(a, tap[t], place(i + t));
                     to[t * pitch] = merged.merge(to[t * pitch], a);
                 }
                 i += flight, to += flight * pitch;
@@ -188,6 +202,7 @@ struct Scalars : Tile<Op, Axes, Width, 32, 1, 0, Strided, ChannelsLast, Images> 
     __device__ void store_columns(const T* x, Out* y, int again) {
         if (!at.taken) return;
         if constexpr (Op::pairs) store_twins(y);
+        else if constexpr (Op::indices) store_found(x, y);
         else store_one(x, y, again);
     }
 
@@ -243,6 +258,40 @@ struct Scalars : Tile<Op, Axes, Width, 32, 1, 0, Strided, ChannelsLast, Images> 
         });
     }
 
+    // From a plane's first element on, in memory and in the numbering of Indices.
+    struct Distance {
+        int offset = 0, number = 0;
+        __device__ void add(const Axis<int>& axis, int position) {
+            offset += position * axis.step;
+            number += position * static_cast<int>(axis.index_step);
+        }
+    };
+    __device__ Distance distance(unsigned place) const {
+        const unsigned row = place / row_places;
+        Distance found;
+        found.add(outer(), top - outer().pad_begin + static_cast<int>(Axes == 2 ? row : row % slice_rows));
+        found.add(inner(), left - inner().pad_begin + static_cast<int>(place % row_places));
+        if constexpr (Axes == 3) found.add(w.axis[0], row / slice_rows);
+        return found;
+    }
+    __device__ void store_found(const T* x, Out* y) const {
+        const int rows = rows_of(at.p), plane = first_plane + at.p;
+        if (rows <= 0) return;
+        const T* const input = Base::slices_of(x, plane).from;
+        const long long number = Base::first_number(plane);
+        const Accumulator* from = first_result();
+        int n = position(at.p);
+        in_flights<2>(rows, [&](int flight) {
+#pragma unroll
+            for (int r = 0; r < flight; ++r, from += Base::apart() * pitch, n += row_step()) {
+                const bool any = op.any(*from);
+                const Distance found = distance(op.place(*from));
+                y[n] = any ? load(input + found.offset) : lowest_element<T>();
+                indices[n] = any ? number + found.number : -1;
+            }
+        });
+    }
+
     __device__ void store_twins(T* y) const {
         const int twin = at.p + tiles.planes, rows = rows_of(at.p), both = rows_of(twin);
         if (rows <= 0) return;
@@ -264,7 +313,8 @@ struct Scalars : Tile<Op, Axes, Width, 32, 1, 0, Strided, ChannelsLast, Images> 
 template <class Op, int Axes, int Width, bool Strided, bool ChannelsLast, bool Images>
 __global__ void __launch_bounds__(256, 4)
 separable(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
-          const __grid_constant__ Tiles tiles, const __grid_constant__ Window<Axes, int> w) {
-    Scalars<Op, Axes, Width, Strided, ChannelsLast, Images> tile(w, tiles);
+          typename Op::Index* __restrict__ indices, const __grid_constant__ Tiles tiles,
+          const __grid_constant__ Window<Axes, int> w) {
+    Scalars<Op, Axes, Width, Strided, ChannelsLast, Images> tile(w, tiles, indices);
     reduce_tile<Width>(tile, x, y);
 }

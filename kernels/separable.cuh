@@ -90,7 +90,7 @@ struct Tile {
             return {pinned(from), 1, 0};
         } else {
             const Axis<int>& axis = w.axis[0];
-            from += static_cast<long long>(most(at.slice - axis.pad_begin, 0)) * axis.step;
+            from += static_cast<long long>(first_slice(at)) * axis.step;
             return {pinned(from), valid(axis, at.slice), axis.step};
         }
     }
@@ -105,6 +105,16 @@ struct Tile {
         if constexpr (Axes == 3 && ChannelsLast) slice = split(image, w.axis[0].out);
         return {image, channel, slice * w.axis[0].stride};
     }
+
+    // The number in Indices of the input's first element under a plane of outputs.
+    __device__ long long first_number(int plane) const {
+        const Coordinates at = coordinates(plane);
+        long long number = at.channel * w.index_channel_step;
+        if constexpr (Images) number += at.image * w.index_batch_step;
+        if constexpr (Axes == 3) number += first_slice(at) * w.axis[0].index_step;
+        return number;
+    }
+    __device__ int first_slice(Coordinates at) const { return most(at.slice - w.axis[0].pad_begin, 0); }
 
     // Outputs of an axis as if its stride was 1.
     __device__ static int dense(const Axis<int>& axis) {

@@ -453,11 +453,14 @@ SHORTER = {("max", "int8", "NCHW", 3), ("max", "float64", "NCHW", 5)}
 those of the fewest instructions are held to it."""
 
 
-def sliding(op: str, dtype: str, layout: str, kernel: int, stride: int = 1) -> Case:
+def sliding(
+    op: str, dtype: str, layout: str, kernel: int, stride: int = 1, flags: Sequence[str] = ()
+) -> Case:
     """A square window on images of 512 x 512 with 64 channels."""
     shape = (4, 64, 512, 512) if layout == "NCHW" else (4, 512, 512, 64)
     fields = {"id": f"k{kernel}", "op": op, "dtype": dtype, "layout": layout, "shape": shape}
-    return Case.from_json(fields | {"kernel": kernel, "strides": stride, "pads": kernel // 2})
+    fields |= {"kernel": kernel, "strides": stride, "pads": kernel // 2, "flags": flags}
+    return Case.from_json(fields)
 
 
 @pytest.mark.slow
@@ -515,6 +518,33 @@ def image(op: str, dtype: str, shape: tuple[int, ...], kernel: tuple[int, ...]) 
     ("op", "dtype"), [("max", "float16"), ("max", "uint8"), ("average", "int8")]
 )
 def test_a_large_single_image_issues_hardly_more_than_one_of_a_batch(op: str, dtype: str) -> None:
+@pytest.mark.slow
+@pytest.mark.usefixtures("tools")
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("dtype", ["float32", "uint8"])
+def test_no_size_with_indices_costs_much_more_than_its_logarithm_times_that_of_3_x_3(
+    dtype: str, layout: str
+) -> None:
+    """Of separable.cu from 5 x 5 on, where a kernel tap by tap takes thousands of instructions."""
+    windows = (3, 5, 7, 13, 31, 63)
+    plans = planned(sliding("max", dtype, layout, k, flags=["indices"]) for k in windows)
+    assert [plan.kernel for _, plan in plans] == ["rows"] + ["separable"] * 5
+    (costs,) = issued(plans)
+    of_size = [cost / math.log2(k) for k, cost in zip(windows, costs, strict=True)]
+    assert max(of_size) <= 1.3 * of_size[0], costs
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tools")
+def test_indices_come_from_the_kernel_that_issues_least() -> None:
+    ways = [*product(("NCHW", "NHWC"), (3, 5), (1, 2)), *product(("NCHW", "NHWC"), (7,), (1, 3))]
+    cases = [sliding("max", "float32", *way, flags=["indices"]) for way in ways]
+    kernels = ("auto", "rows", "separable")
+    chosen, *others = issued(*(planned(cases, kernel) for kernel in kernels))
+    for way, cost, *rest in zip(ways, chosen, *others, strict=True):
+        assert cost <= 1.2 * min(rest), (way, cost, rest)
+
+
     shapes = product(((1, 4096, 4096), (2160, 3840, 3)), (13, 15))
     sizes = [(shape, (k, k)) for shape, k in shapes]
     cases = ([image(op, dtype, (n, *shape), kernel) for shape, kernel in sizes] for n in (1, 2))

@@ -116,7 +116,7 @@ NAME = "|".join(re.escape(row.cuda) for row in DTYPES)
 NUMBER = r"(0|-?[1-9]\d{0,9})"
 WORD = "int|long long|true|false|nowhere|at_ends|anywhere|one_row|one_pixel|some_pixels"
 ARGUMENT = rf"({NAME}|{NUMBER}|{WORD}|Sizes<{NUMBER}(, {NUMBER})*>)"
-OPERATOR = rf"(Max|ArgMax|Average|IntegerAverage|Lp)<{ARGUMENT}(, {ARGUMENT})*>"
+OPERATOR = rf"(Max|ArgMax|PlacedMax|Average|IntegerAverage|Lp)<{ARGUMENT}(, {ARGUMENT})*>"
 FIRST = rf"{ARGUMENT}|{OPERATOR}|Paired<{OPERATOR}>"
 EXPRESSION = re.compile(rf"[a-z_]+<({FIRST})(, ({ARGUMENT}|{OPERATOR}))*>")
 

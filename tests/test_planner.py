@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import re
 import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +27,7 @@ from gpupool.planner import (
     parameters,
     plan,
     rows,
+    separable,
     separable_vectors,
     specialised,
     strips,
@@ -980,6 +982,66 @@ def test_tiles_of_separable_are_those_of_its_source() -> None:
     assert f"pitch = (Unit > 1 ? Lanes : {PITCH // CHUNK}) * chunk;" in text
     assert PITCH % CHUNK == 0
     assert PITCH <= THREADS
+
+
+def found_by_separable(
+    shape: tuple[int, ...],
+    kernel_shape: int | tuple[int, ...],
+    dtype: str = "float16",
+    steps: tuple[int, ...] | None = None,
+    **arguments: Any,
+) -> str | None:
+    """Return the operator of maxima with Indices where separable.cu finds them, else None.
+
+    The input lies in ``steps``.
+    """
+    problem = resolve(
+        "max", shape, dtype, kernel_shape=kernel_shape, return_indices=True, **arguments
+    )
+    (launch,) = plan(problem, steps, kernel="separable").launches
+    return launch.template[0] if launch.kernel == "separable" else None
+
+
+def test_a_maximum_and_its_place_share_the_shortest_word_that_holds_both() -> None:
+    planes, volumes = (2, 8, 600, 600), (2, 8, 40, 60, 60)
+    for dtype, name in (("float16", "Half"), ("bfloat16", "BFloat16"), ("int8", "signed char")):
+        short, long = (f"PlacedMax<{name}, long long, {word}>" for word in ("int", "long long"))
+        assert found_by_separable(planes, 13, dtype) == short
+        assert found_by_separable(planes, (209, 13), dtype) == short
+        assert found_by_separable(planes, (210, 13), dtype) == long
+        assert found_by_separable(volumes, 5, dtype) == long
+    assert found_by_separable(planes, 13, "float32") == "PlacedMax<float, long long, long long>"
+    assert found_by_separable(planes, 13, index_dtype="int32") == "PlacedMax<Half, int, int>"
+    assert found_by_separable(planes, 13, "float64") is None
+
+
+def test_a_place_that_no_word_holds_is_found_by_another_kernel() -> None:
+    assert found_by_separable((1, 1, 3000, 16, 16), (2048, 3, 3)) is not None
+    assert found_by_separable((1, 1, 3000, 16, 16), (2049, 3, 3)) is None
+    assert found_by_separable((1, 1, 16, 9000, 16), (3, 2**13 - 23, 3)) is not None
+    assert found_by_separable((1, 1, 16, 9000, 16), (3, 2**13 - 22, 3)) is None
+    # More numbers of a plane than 32 bits tell, though all are one pixel.
+    window = {"kernel_shape": 9, "strides": 8, "channels_last": True, "steps": (0, 0, 0, 1)}
+    assert found_by_separable((1, 2**14, 2**13, 8), **window) is not None
+    assert found_by_separable((1, 2**14, 2**13, 32), **window) is None
+
+
+def test_places_are_those_of_the_source() -> None:
+    text = (jit.kernel_folder() / "separable.cu").read_text()
+    ((columns, rows),) = re.findall(r"row_places = (\d+), slice_rows = (\d+);", text)
+    columns, rows = int(columns), int(rows)
+    assert columns > PITCH
+    assert {"int32": 2**16 // columns, "int64": 2**32 // columns} == separable.PLACES[2]
+    assert {"int64": rows} == separable.PLACES[3]
+    assert columns * rows * separable.SLICES == 2**32
+
+
+def test_narrow_windows_with_indices_are_compiled_in_or_left_to_window() -> None:
+    planes = (2, 8, 100, 100)
+    assert found_by_separable(planes, CHUNK - 1) is not None
+    with emulator.constants(compiles_in=lambda: False):
+        assert found_by_separable(planes, CHUNK - 1) is None
+        assert found_by_separable(planes, CHUNK) is not None
 
 
 @pytest.mark.parametrize("kernel_shape", [(13, 13), (60, 5), (3, 100)])

@@ -213,6 +213,10 @@ def pool(*shape: int, **arguments: Any) -> Callable[[], Any]:
     return lambda: emulator.max_pool(floats(*shape), **{"kernel_shape": 3} | arguments)
 
 
+def equal_maxima() -> Any:
+    return emulator.max_pool(np.zeros((1, 1, 9, 9), np.float32), 3, return_indices=True)
+
+
 def maxima_in_words() -> Any:
     return emulator.max_pool(floats(1, 3, 9, 13, dtype=np.float16), 3, pads=1)
 
@@ -475,6 +479,18 @@ BUGS = {
     "results at every column": Planted(
         "separable.cu", "if (stored_column().place > 0) return 0;", "", RACE + "global memory",
         pool(1, 1, 9, 40, strides=2), "separable",
+    ),
+    "the last of equal maxima": Planted(
+        "ops.cuh", "return most(a, b);", "return b >> half < a >> half ? a : b;", None,
+        equal_maxima, "separable",
+    ),
+    "the places of maxima below the padding": Planted(
+        "separable.cu", "top - outer().pad_begin + static", "top + static", OUTSIDE,
+        pool(1, 1, 9, 9, pads=1, return_indices=True), "separable",
+    ),
+    "indices that begin in each plane": Planted(
+        "separable.cu", "number + found.number", "found.number", None,
+        pool(1, 2, 9, 9, return_indices=True), "separable",
     ),
     "slices past the volume": Planted(
         "separable.cuh", "valid(axis, at.slice), axis.step}", "axis.kernel, axis.step}", OUTSIDE,

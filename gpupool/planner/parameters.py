@@ -207,7 +207,7 @@ def boolean(value: bool) -> str:
 
 def pairs(problem: PoolProblem) -> bool:
     """Return whether a word holds two maxima: the operator's ``pairs`` in kernels/ops.cuh."""
-    return problem.reduction == "max" and problem.dtype.itemsize <= 2
+    return problem.reduction == "max" and problem.dtype.itemsize <= 2 and not problem.indices
 
 
 def pairs_sums(problem: PoolProblem, geometry: Geometry) -> bool:

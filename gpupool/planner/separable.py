@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf, prod
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from gpupool.planner.parameters import (
     accumulator,
     boolean,
     by_powers,
+    cuda,
     divisor,
     divisor_dtype,
     operator,
@@ -22,6 +24,7 @@ from gpupool.planner.parameters import (
 )
 from gpupool.planner.specialised import admit
 from gpupool.problem import PoolProblem
+from gpupool.validate import INT32_MAX
 from gpupool.window import Axis
 
 SEPARABLE_TAPS = 9
@@ -33,6 +36,12 @@ MOST_TAPS_OF_SUMS = 2**16
 READ, WIDEN, STORE = 8, 4, {"max": 11, "average": 24, "lp": 20}
 """Instructions to read a tap and merge it, more where two bytes become halves of a word, and from a
 partial result to its store."""
+
+ALONG, ALONG_WORDS = 110, 170
+"""Of a lane for its outputs of a row, and where 64 bits are merged."""
+
+PLACE, PLACE_IN_WORDS, STORE_FOUND = 4, 9, 31
+"""More to read a tap with its place, of 32 and of 64 bits; to store a maximum and its index."""
 
 STORING = 128
 """Threads of a block that store results which are apart: fewer than all, so that finding its first
@@ -46,6 +55,11 @@ SECTOR_BYTES = 32
 
 CHUNK, PITCH = 9, 252
 """Outputs of a row that one lane of separable.cu takes, and columns of its shared memory."""
+
+PLACES = {2: {"int32": 2**8, "int64": 2**24}, 3: {"int64": 2**13}}
+SLICES = 2**11
+"""Rows of the input under a tile and slices that a place may name: ``place`` in
+kernels/separable.cu."""
 
 TILES_DTYPE = np.dtype(
     [
@@ -63,6 +77,10 @@ TILES_DTYPE = np.dtype(
     align=True,
 )
 """The NumPy mirror of ``Tiles`` in kernels/separable.cuh."""
+
+
+Held = np.dtype[Any]
+"""The type of a partial result in shared memory."""
 
 
 @dataclass(frozen=True)
@@ -113,23 +131,44 @@ class _Tiles(Tiles):
 
 def launch(problem: PoolProblem, geometry: Geometry, most: float) -> Launch | None:
     """Launch separable.cu, or return None where it does not serve or costs more than ``most``."""
-    planes = _fitting(problem, geometry)
-    if planes is None or (tiles := _tiles(problem, planes)).cost > most:
+    fitting = _fitting(problem, geometry)
+    if fitting is None or (tiles := _tiles(problem, *fitting)).cost > most:
         return None
-    return _tiled_launch(problem, planes, tiles)
+    return _tiled_launch(problem, *fitting, tiles)
 
 
 def cost(problem: PoolProblem, geometry: Geometry) -> float:
     """Estimate the instructions of all blocks: endless where separable.cu does not serve."""
-    planes = _fitting(problem, geometry)
-    return inf if planes is None else _tiles(problem, planes).cost
+    fitting = _fitting(problem, geometry)
+    return inf if fitting is None else _tiles(problem, *fitting).cost
 
 
-def _fitting(problem: PoolProblem, geometry: Geometry) -> Geometry | None:
-    """Return what is served where a window fits in the columns of a tile, or None."""
+def _fitting(problem: PoolProblem, geometry: Geometry) -> tuple[Geometry, Held] | None:
+    """Return what is served, and held, where a window fits in the columns of a tile, or None."""
     planes = served(problem, geometry)
-    fits = planes is not None and planes.dims[-1].axis.kernel <= PITCH - CHUNK
-    return planes if fits else None
+    if planes is None or planes.dims[-1].axis.kernel > PITCH - CHUNK:
+        return None
+    held = _held(problem, planes)
+    return None if held is None else (planes, held)
+
+
+def _held(problem: PoolProblem, geometry: Geometry) -> Held | None:
+    """Return the type of what shared memory holds, or None where no type holds it.
+
+    With Indices that is a maximum in one half of an integer and its place in the other; 32 bits
+    number a plane then.
+    """
+    if not problem.indices:
+        return accumulator(problem)
+    if sum(dim.axis.size * dim.index_step for dim in geometry.dims) > INT32_MAX:
+        return None
+    *outer, rows, _ = (dim.axis.kernel for dim in geometry.dims)
+    for dtype in (np.dtype(np.int32), np.dtype(np.int64)):
+        under = rows - 1 + _most_rows(dtype)
+        fits = problem.dtype.itemsize <= dtype.itemsize // 2 and max(outer, default=1) <= SLICES
+        if fits and under <= PLACES[len(geometry.dims)].get(dtype.name, 0):
+            return dtype
+    return None
 
 
 def served(problem: PoolProblem, geometry: Geometry) -> Geometry | None:
@@ -142,7 +181,7 @@ def served(problem: PoolProblem, geometry: Geometry) -> Geometry | None:
     if len(geometry.dims) == 1:
         geometry = geometry.with_rows()
     axes = [dim.axis for dim in geometry.dims]
-    if problem.indices or len(axes) > 3 or geometry.index_type != "int":
+    if len(axes) > 3 or geometry.index_type != "int":
         return None
     if len(axes) > 2 and (by_powers(problem) or not axes[0].touches):
         return None
@@ -161,7 +200,11 @@ def counts_in_floats(problem: PoolProblem, geometry: Geometry) -> bool:
     return not by_powers(problem) and not (integers and geometry.taps > MOST_INTEGER_TAPS)
 
 
-def _tiles(problem: PoolProblem, geometry: Geometry) -> _Tiles:
+def _most_rows(held: Held) -> int:
+    return SHARED_BYTES // (PITCH * held.itemsize)
+
+
+def _tiles(problem: PoolProblem, geometry: Geometry, held: Held) -> _Tiles:
     """Return as many columns as a block has threads, and the rows that cost least."""
     outer, inner = (dim.axis for dim in geometry.dense.dims[-2:])
     apart, paired = geometry.dims[-2].axis.stride, pairs(problem)
@@ -170,10 +213,10 @@ def _tiles(problem: PoolProblem, geometry: Geometry) -> _Tiles:
     span = width + inner.kernel - 1 - shared_padding
     columns = -(-(planes * span + shared_padding + CHUNK - 1) // CHUNK) * CHUNK
     blocks = -(-all_planes(geometry) // (planes << paired)) * across
-    most_rows = SHARED_BYTES // (PITCH * accumulator(problem).itemsize)
+    most_rows = _most_rows(held)
     highest = min(outer.out, most_rows)
     heights = {highest, *range(outer.kernel, highest, outer.kernel)}
-    lanes, each = -(-columns // WARP) * WARP, _instructions(problem, geometry)
+    lanes, each = -(-columns // WARP) * WARP, _instructions(problem, geometry, held)
     cost, height = min(
         (_tiled_cost(outer, height, apart, blocks, lanes, *each), height) for height in heights
     )
@@ -194,11 +237,17 @@ def _side_by_side(problem: PoolProblem, geometry: Geometry, inner: Axis) -> tupl
     return planes * max(1, min(fitting, most) // planes), 1, shared_padding
 
 
-def _instructions(problem: PoolProblem, geometry: Geometry) -> tuple[int, int]:
-    """Return the instructions that a column costs for each row, and for each line of results."""
+def _instructions(problem: PoolProblem, geometry: Geometry, held: Held) -> tuple[int, int, int]:
+    """Return the instructions that a column costs for each row, and for each line of results.
+
+    Between them those of a lane along a row.
+    """
     power = power_cost(problem)
     read = READ + power + (WIDEN if pairs(problem) and problem.dtype.itemsize == 1 else 0)
-    return read * slices(geometry), STORE[problem.reduction] + power
+    if not problem.indices:
+        return read * slices(geometry), ALONG, STORE[problem.reduction] + power
+    read += PLACE_IN_WORDS if held.itemsize > 4 else PLACE
+    return read * slices(geometry), ALONG_WORDS if held.itemsize > 4 else ALONG, STORE_FOUND
 
 
 def strided(geometry: Geometry) -> bool:
@@ -227,32 +276,44 @@ def _neighbours(problem: PoolProblem, inner: Axis, usable: int) -> int:
 
 
 def _tiled_cost(
-    outer: Axis, height: int, apart: int, blocks: int, lanes: int, read: int, store: int
-) -> int:  # fmt: skip
+    outer: Axis, height: int, apart: int, blocks: int, lanes: int, read: int, along: int, store: int
+) -> int:
     """Estimate the instructions of all blocks: setup and rows of a tile, columns and stores."""
     runs = -(-height // outer.kernel)
     reads = runs * outer.kernel + height - runs
     lines = -(-height // apart)
-    each = THREADS * (150 + 110 * -(-lines * WARP // THREADS))
+    each = THREADS * (150 + along * -(-lines * WARP // THREADS))
     each += lanes * (60 * runs + read * reads + store * lines)
     return max(-(-outer.out // height) * blocks, BLOCKS) * each
 
 
-def _tiled_launch(problem: PoolProblem, geometry: Geometry, tiles: _Tiles) -> Launch:
+def _tiled_launch(
+    problem: PoolProblem, geometry: Geometry, held: Held, tiles: _Tiles
+) -> Launch | None:
     inner = geometry.dims[-1].axis
     neighbours = tiles.planes if problem.channels_last else tiles.span
-    reduction, axes, width = operator(problem, "int"), str(len(geometry.dims)), str(inner.kernel)
+    reduction, axes, width = _operator(problem, held), str(len(geometry.dims)), str(inner.kernel)
     more = tuple(map(boolean, (strided(geometry), problem.channels_last, geometry.images)))
+    narrow = inner.kernel < CHUNK
     known = not by_powers(problem) and (
-        inner.kernel < CHUNK or admit("separable", reduction, axes, width, *more)
+        (narrow and not problem.indices) or admit("separable", reduction, axes, width, *more)
     )
+    if problem.indices and narrow and not known:
+        return None
     struct = tiles.struct(geometry, tiles.columns, neighbours, tiles.rows)
     return Launch(
         "separable.cu",
         "separable",
         (reduction, axes, width if known else "0", *more),
-        ("x", "y"),
+        ("x", "y", "indices"),
         (struct, window_parameters(problem, geometry)),
         (prod(tiles.blocks(geometry)), 1),
-        tiles.rows * PITCH * accumulator(problem).itemsize,
+        tiles.rows * PITCH * held.itemsize,
     )
+
+
+def _operator(problem: PoolProblem, held: Held) -> str:
+    """Return the operator, which of Indices merges maxima that bring their places."""
+    if not problem.indices:
+        return operator(problem, "int")
+    return f"PlacedMax<{problem.dtype.cuda}, {cuda(problem.index_dtype)}, {cuda(held)}>"

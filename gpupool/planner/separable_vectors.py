@@ -146,7 +146,7 @@ def launch(
 
 
 def _serves(problem: PoolProblem, geometry: Geometry) -> bool:
-    """Whether 32 bits tell all rows, and floats all that is counted.
+    """Whether only values are asked for, 32 bits tell all rows, and floats all that is counted.
 
     A tile walks on to the end of the runs that begin in it, behind the input, too.
     """
@@ -155,7 +155,7 @@ def _serves(problem: PoolProblem, geometry: Geometry) -> bool:
     behind = 2 * outer.axis.kernel + MOST_ROWS
     if (rows + behind) * abs(outer.step) > INT32_MAX:
         return False
-    return counts_in_floats(problem, geometry)
+    return not problem.indices and counts_in_floats(problem, geometry)
 
 
 def _forms(problem: PoolProblem, geometry: Geometry, alignment: int) -> Iterator[_Form]:

@@ -153,7 +153,9 @@ class Strips:
 def cheapest(problem: PoolProblem, geometry: Geometry, alignment: int) -> Strips | None:
     """Return the strips that cost least, or None where strips.cu does not serve."""
     planes = served(problem, geometry)
-    if planes is None or len(planes.dims) != 2 or not counts_in_floats(problem, planes):
+    if planes is None or len(planes.dims) != 2 or problem.indices:
+        return None
+    if not counts_in_floats(problem, planes):
         return None
     pairings = {pairs(problem), pairs(problem) or pairs_sums(problem, planes)}
     found = (
