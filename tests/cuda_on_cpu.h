@@ -50,6 +50,7 @@ namespace cuda_on_cpu {
 struct Parameter {
     char kind;  // p pointer, i integer, f floating point, s struct
     unsigned size;
+    bool writable;  // what a pointer leads to
 };
 struct Kernel {
     void (*run)(void** arguments);
@@ -72,7 +73,7 @@ constexpr Parameter describe() {
                           : std::is_floating_point_v<T> ? 'f'
                           : std::is_integral_v<T>       ? 'i'
                                                         : 's';
-    return {kind, sizeof(T)};
+    return {kind, sizeof(T), !std::is_const_v<std::remove_pointer_t<T>>};
 }
 
 template <auto function>

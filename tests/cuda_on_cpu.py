@@ -347,7 +347,7 @@ def compile_many(requests: Iterable[Request], *, workers: int | None = None) -> 
 
 
 class _Parameter(ctypes.Structure):
-    _fields_ = (("kind", ctypes.c_char), ("size", ctypes.c_uint))
+    _fields_ = (("kind", ctypes.c_char), ("size", ctypes.c_uint), ("writable", ctypes.c_bool))
 
 
 class _Kernel(ctypes.Structure):
@@ -431,7 +431,7 @@ class EmulatedFunction:
         self._check_limits(_three("grid", grid), _three("block", block), shared_mem)
         values = self._values(args)
         pointers = (ctypes.c_void_p * len(values))(*(value.ctypes.data for value in values))
-        regions = _regions(args)
+        regions = self._regions(args)
         chosen = [] if self.blocks is None else list(self.blocks)
         launch = _Launch(
             _three("grid", grid),
@@ -468,6 +468,15 @@ class EmulatedFunction:
         return [
             _value(number, argument, parameter.kind.decode(), parameter.size)
             for number, (argument, parameter) in enumerate(zip(args, parameters, strict=True))
+        ]
+
+    def _regions(self, args: Sequence[Any]) -> list[tuple[int, int, bool]]:
+        """Where each array lies, and whether the kernel may write there."""
+        parameters = self.kernel.parameters[: self.kernel.count]
+        return [
+            (*np.lib.array_utils.byte_bounds(a), a.flags.writeable and parameter.writable)
+            for a, parameter in zip(args, parameters, strict=True)
+            if isinstance(a, np.ndarray) and not _is_struct(a)
         ]
 
     def _with_lines(self, text: str) -> str:
@@ -511,11 +520,6 @@ def _value(number: int, value: Any, kind: str, size: int) -> np.ndarray[Any, Any
             f"{words[kind]} of {size}"
         )
     return packed
-
-
-def _regions(args: Sequence[Any]) -> list[tuple[int, int, bool]]:
-    arrays = [a for a in args if isinstance(a, np.ndarray) and not _is_struct(a)]
-    return [(*np.lib.array_utils.byte_bounds(a), a.flags.writeable) for a in arrays]
 
 
 # ---- sanitizers in a child process ----

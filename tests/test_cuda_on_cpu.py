@@ -370,6 +370,8 @@ def test_checked_build_knows_the_exact_view_and_read_only_arrays() -> None:
     with pytest.raises(KernelError, match="outside every array"):
         function("read_past", "checked")((1,), (32,), (memory[:32], y))
     function("read_past", "checked")((1,), (32,), (memory[:33], y))
+    with pytest.raises(KernelError, match="write to a read-only array"):
+        function("casts_const_away", "checked")((1,), (32,), (memory, y))
     memory.flags.writeable = False
     with pytest.raises(KernelError, match="write to a read-only array"):
         function("writes_input", "checked")((1,), (32,), (memory, y))

@@ -223,3 +223,6 @@ __global__ void asserts(int* y) {
     y[threadIdx.x] = 0;
 }
 __global__ void writes_input(int* x, int* y) { y[threadIdx.x] = x[threadIdx.x] = 1; }
+__global__ void casts_const_away(const int* x, int* y) {
+    y[threadIdx.x] = const_cast<int*>(x)[threadIdx.x] = 1;
+}
