@@ -728,6 +728,19 @@ def test_few_images_channels_last_are_read_at_the_speed_of_memory(dtype: str) ->
     fields = {"id": "photographs", "op": "global-average", "dtype": dtype, "layout": "NHWC"}
     case = Case.from_json({**fields, "shape": (4, 2160, 3840, 3)})
     row = static.analyse(case)
+@pytest.mark.usefixtures("tools")
+@pytest.mark.parametrize(
+    ("op", "dtype", "kernel"),
+    [("max", "float16", 16), ("average", "float16", 14), ("lp", "float32", 12)],
+)
+def test_windows_apart_that_a_tile_takes_are_not_shared(op: str, dtype: str, kernel: int) -> None:
+    fields = {"id": "apart", "op": op, "dtype": dtype, "kernel": kernel, "strides": kernel}
+    cases = [Case.from_json(fields | {"shape": (16, 256, 4 * kernel, 4 * kernel)})]
+    names = ("auto", "rows", "plane", "window")
+    ((auto,), (tiled,), *others) = issued(*(planned(cases, name) for name in names))
+    assert auto == tiled < min(others)[0]
+
+
     assert not row["doubt"]
     assert 2 * row["issued"] < row["budget"]
     assert {access["bytes"] for access in row["launches"][0]["accesses"]} >= {16}

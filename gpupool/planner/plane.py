@@ -56,15 +56,17 @@ MERGE = 300
 """Instructions of a thread that merges parts, channels last."""
 
 
-def serves(problem: PoolProblem, geometry: Geometry, alignment: int, rival: float) -> bool:
+def serves(
+    problem: PoolProblem, geometry: Geometry, alignment: int, rival: float, tiled: bool
+) -> bool:
     """Whether threads should share windows: large ones that hardly overlap, small planes.
 
-    Those that overlap or are channels last should be where that costs less than one thread for an
-    output, ``rival``.
+    Those that overlap, are channels last or may be ``tiled`` should be where that costs less than
+    without sharing, ``rival``. Others are read element by element then, each far from the next.
     """
     taps = taps_of(problem.window)
     axes = [dim.axis for dim in geometry.dims if dim.axis.out > 1]
-    compared = problem.channels_last or any(a.stride < a.kernel for a in axes)
+    compared = tiled or problem.channels_last or any(a.stride < a.kernel for a in axes)
     apart = all(2 * a.stride >= min(a.kernel, a.size) for a in axes)
     apart = apart and (not compared or cost(geometry) < rival)
     small_planes = taps >= STAGED_TAPS and _staged_outputs(problem, geometry, alignment) > 0
