@@ -142,7 +142,7 @@ def run(args: argparse.Namespace, device: Callable[[], Device] = Cuda) -> int:
     preflight(args, mode, old)
     result = measured(mode, cases, args.json)
     show(mode, result, args)
-    if any(row.get("wrong") for row in result["rows"]):
+    if any(row.get("wrong") or row.get("doubt") for row in result["rows"]):
         return EXIT_WRONG
     return judge(old, result) if old else 0
 
@@ -162,7 +162,7 @@ def preflight(args: argparse.Namespace, mode: Mode, old: dict[str, Any] | None) 
     if mode.name != "gpu":
         refuse(args, ("peers",), f"a {mode.name} run, which times none of them")
     if args.plot:
-        plot.check(mode.name)
+        plot.check(mode.name, args.plot)
     if old:
         compare.check(old, mode.name)
     for file in (args.json, args.csv, args.markdown, args.plot):

@@ -15,8 +15,8 @@ PEERS = ("#e08e0b", "#8e44ad", "#2e8b57", "#6d4c41")
 
 
 def save(result: dict[str, Any], path: Path) -> None:
-    """Draw a result of any mode that has a picture into a PNG file."""
-    draw, matplotlib = check(result["mode"])
+    """Draw a result of any mode that has a picture into a file of any kind that matplotlib has."""
+    draw, matplotlib = check(result["mode"], path)
     matplotlib.use("Agg")
     pyplot = importlib.import_module("matplotlib.pyplot")
     rows = [row for row in result["rows"] if not row.get("wrong")]
@@ -32,15 +32,20 @@ def save(result: dict[str, Any], path: Path) -> None:
     pyplot.close(figure)
 
 
-def check(mode: str) -> tuple[Callable[..., None], Any]:
-    """Return what draws a mode's results, and matplotlib; refuse where either is missing."""
+def check(mode: str, path: Path) -> tuple[Callable[..., None], Any]:
+    """Return what draws a mode's results, and matplotlib; refuse where either cannot."""
     draw = {"static": _static, "gpu": _gpu, "cpu": _cpu}.get(mode)
     if draw is None:
         raise GpupoolError(f"a {mode} result has no picture")
     try:
-        return draw, importlib.import_module("matplotlib")
+        matplotlib = importlib.import_module("matplotlib")
+        canvas = importlib.import_module("matplotlib.backend_bases").FigureCanvasBase
     except ImportError:
         raise GpupoolError("--plot needs matplotlib: python3 -m pip install matplotlib") from None
+    kinds = sorted(canvas.get_supported_filetypes())
+    if path.suffix[1:].lower() not in kinds:
+        raise GpupoolError(f"{path}: a picture ends in one of .{', .'.join(kinds)}")
+    return draw, matplotlib
 
 
 def _title(result: dict[str, Any]) -> str:

@@ -390,6 +390,32 @@ def test_the_sample_stores_every_output_and_reads_every_input(five: Path) -> Non
         assert not static.analyse(case)["doubt"], case.id
 
 
+def test_a_doubted_sample_is_drawn_larger_until_it_is_believed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drawn: list[int] = []
+
+    def sampled(_case: Case, _plan: Plan, blocks: int) -> dict[str, Any]:
+        drawn.append(blocks)
+        return {"doubt": "" if blocks >= enough else "it loads 0.00 of the input"}
+
+    monkeypatch.setattr(static, "_analyse", sampled)
+    for enough, believed in ((16, True), (64, True), (256, True), (257, False)):
+        drawn.clear()
+        row = static.analyse(sliding("max", "float32", "NCHW", 3))
+        assert (row["doubt"] == "") is believed
+        assert drawn == [blocks for blocks in static.SAMPLES if blocks < 4 * enough]
+
+
+def test_a_count_that_is_not_to_be_believed_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{**row, "doubt": "it loads 0.10 of the input"} for row in static_result()["rows"][:1]]
+    monkeypatch.setattr(command, "measured", lambda *_: {**static_result(), "rows": rows})
+    assert run("--static", "--only", rows[0]["id"]) == command.EXIT_WRONG
+    assert "not to be believed" in capsys.readouterr().err
+
+
 def test_a_sample_that_misses_loads_or_stores_is_doubted() -> None:
     assert static.doubt(1.3, 1.0) == ""
     assert "loads 0.10" in static.doubt(0.1, 1.0)
@@ -494,32 +520,6 @@ def test_no_size_of_sums_costs_more_than_its_logarithm_times_that_of_3_x_3(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("tools")
-@pytest.mark.parametrize(("op", "dtype"), [("max", "float16"), ("average", "float32")])
-def test_large_windows_take_the_cheapest_kernel(op: str, dtype: str) -> None:
-    """In either layout strips.cu."""
-    layouts = ("NCHW", "NHWC")
-    cases = [sliding(op, dtype, layout, k) for layout, k in product(layouts, (13, 63))]
-    auto, *others = (planned(cases, name) for name in ("auto", *planner.FUSED))
-    of_auto, *of_others = issued(auto, *others)
-    for (case, _), cost, *rest in zip(auto, of_auto, *of_others, strict=True):
-        assert cost <= 1.05 * min(rest), (case, cost, rest)
-    assert [plan.kernel for _, plan in auto] == ["strips"] * 4
-
-
-def image(op: str, dtype: str, shape: tuple[int, ...], kernel: tuple[int, ...]) -> Case:
-    layout = "NHWC" if shape[-1] == 3 else "NCHW"
-    fields = {"id": "image", "op": op, "dtype": dtype, "layout": layout, "shape": shape}
-    return Case.from_json(fields | {"kernel": kernel})
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("tools")
-@pytest.mark.parametrize(
-    ("op", "dtype"), [("max", "float16"), ("max", "uint8"), ("average", "int8")]
-)
-def test_a_large_single_image_issues_hardly_more_than_one_of_a_batch(op: str, dtype: str) -> None:
-@pytest.mark.slow
-@pytest.mark.usefixtures("tools")
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("dtype", ["float32", "uint8"])
 def test_no_size_with_indices_costs_much_more_than_its_logarithm_times_that_of_3_x_3(
@@ -545,6 +545,32 @@ def test_indices_come_from_the_kernel_that_issues_least() -> None:
         assert cost <= 1.2 * min(rest), (way, cost, rest)
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("tools")
+@pytest.mark.parametrize(("op", "dtype"), [("max", "float16"), ("average", "float32")])
+def test_large_windows_take_the_cheapest_kernel(op: str, dtype: str) -> None:
+    """In either layout strips.cu."""
+    layouts = ("NCHW", "NHWC")
+    cases = [sliding(op, dtype, layout, k) for layout, k in product(layouts, (13, 63))]
+    auto, *others = (planned(cases, name) for name in ("auto", *planner.FUSED))
+    of_auto, *of_others = issued(auto, *others)
+    for (case, _), cost, *rest in zip(auto, of_auto, *of_others, strict=True):
+        assert cost <= 1.05 * min(rest), (case, cost, rest)
+    assert [plan.kernel for _, plan in auto] == ["strips"] * 4
+
+
+def image(op: str, dtype: str, shape: tuple[int, ...], kernel: tuple[int, ...]) -> Case:
+    layout = "NHWC" if shape[-1] == 3 else "NCHW"
+    fields = {"id": "image", "op": op, "dtype": dtype, "layout": layout, "shape": shape}
+    return Case.from_json(fields | {"kernel": kernel})
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tools")
+@pytest.mark.parametrize(
+    ("op", "dtype"), [("max", "float16"), ("max", "uint8"), ("average", "int8")]
+)
+def test_a_large_single_image_issues_hardly_more_than_one_of_a_batch(op: str, dtype: str) -> None:
     shapes = product(((1, 4096, 4096), (2160, 3840, 3)), (13, 15))
     sizes = [(shape, (k, k)) for shape, k in shapes]
     cases = ([image(op, dtype, (n, *shape), kernel) for shape, kernel in sizes] for n in (1, 2))
@@ -702,6 +728,19 @@ def test_large_windows_apart_take_the_cheaper_kernel_channels_last() -> None:
         assert cost <= 1.25 * min(rest), (case, cost, rest)
 
 
+@pytest.mark.usefixtures("tools")
+@pytest.mark.parametrize(
+    ("op", "dtype", "kernel"),
+    [("max", "float16", 16), ("average", "float16", 14), ("lp", "float32", 12)],
+)
+def test_windows_apart_that_a_tile_takes_are_not_shared(op: str, dtype: str, kernel: int) -> None:
+    fields = {"id": "apart", "op": op, "dtype": dtype, "kernel": kernel, "strides": kernel}
+    cases = [Case.from_json(fields | {"shape": (16, 256, 4 * kernel, 4 * kernel)})]
+    names = ("auto", "rows", "plane", "window")
+    ((auto,), (tiled,), *others) = issued(*(planned(cases, name) for name in names))
+    assert auto == tiled < min(others)[0]
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("tools")
 def test_images_channels_last_take_the_cheaper_kernel() -> None:
@@ -728,19 +767,6 @@ def test_few_images_channels_last_are_read_at_the_speed_of_memory(dtype: str) ->
     fields = {"id": "photographs", "op": "global-average", "dtype": dtype, "layout": "NHWC"}
     case = Case.from_json({**fields, "shape": (4, 2160, 3840, 3)})
     row = static.analyse(case)
-@pytest.mark.usefixtures("tools")
-@pytest.mark.parametrize(
-    ("op", "dtype", "kernel"),
-    [("max", "float16", 16), ("average", "float16", 14), ("lp", "float32", 12)],
-)
-def test_windows_apart_that_a_tile_takes_are_not_shared(op: str, dtype: str, kernel: int) -> None:
-    fields = {"id": "apart", "op": op, "dtype": dtype, "kernel": kernel, "strides": kernel}
-    cases = [Case.from_json(fields | {"shape": (16, 256, 4 * kernel, 4 * kernel)})]
-    names = ("auto", "rows", "plane", "window")
-    ((auto,), (tiled,), *others) = issued(*(planned(cases, name) for name in names))
-    assert auto == tiled < min(others)[0]
-
-
     assert not row["doubt"]
     assert 2 * row["issued"] < row["budget"]
     assert {access["bytes"] for access in row["launches"][0]["accesses"]} >= {16}
@@ -1096,6 +1122,8 @@ def test_what_writing_the_readme_has_no_use_for_is_refused(
     ("mode", "option", "value", "message"),
     [
         ("--cold", "--plot", "a.png", "a cold result has no picture"),
+        ("--static", "--plot", "a.text", r"a\.text: a picture ends in one of .*\.png"),
+        ("--static", "--plot", "png", "png: a picture ends in one of"),
         ("--static", "--csv", "nowhere/a.csv", r"nowhere/a\.csv: there is no folder .*nowhere$"),
         ("--static", "--json", "nowhere/a.json", "there is no folder"),
         ("--static", "--compare", "cpu.json", "a cpu result cannot be compared with a static"),
