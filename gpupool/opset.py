@@ -71,7 +71,7 @@ class Operator:
 
     def at(self, opset: int) -> Version:
         """Return the version that a model of ``opset`` means."""
-        integer("opset", opset, 1, NEWEST)
+        opset = integer("opset", opset, 1, NEWEST)
         legal = [version for version in self.versions if version.since <= opset]
         if not legal:
             raise GpupoolValueError(

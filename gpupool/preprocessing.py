@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -132,7 +132,7 @@ def _per_channel(
     name: str, value: Any, channels: int, *, positive: bool = False
 ) -> tuple[float, ...]:
     """Return one float32 number for each channel; a single number serves them all."""
-    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+    if isinstance(value, (str, bytes)) or not validate.is_sequence(value):
         return (_float32(name, value, positive=positive),) * channels
     numbers = tuple(_float32(f"{name}[{i}]", n, positive=positive) for i, n in enumerate(value))
     if len(numbers) != channels:

@@ -711,15 +711,21 @@ def check_bytes(outputs: Sequence[Output]) -> None:
     if needed > max_bytes():
         shapes = ", ".join(f"{o.name} {o.shape} {o.dtype}" for o in outputs)
         raise above_max_bytes(f"the output ({shapes})", needed)
+    check_addressable(outputs)
 
 
 def check_addressable(every: Sequence[_Array]) -> None:
-    """Refuse arrays that no machine can address, whatever GPUPOOL_MAX_BYTES is."""
+    """Refuse arrays that no machine can address, whatever GPUPOOL_MAX_BYTES is.
+
+    An array without elements must be addressable but for its sizes of 0.
+    """
     for array in every:
-        if array.nbytes > ADDRESSABLE:
+        needed = prod(size for size in array.shape if size) * array.dtype.itemsize
+        if needed > ADDRESSABLE:
             raise GpupoolMemoryError(
-                f"{array.name} {array.shape} {array.dtype} needs {array.nbytes} bytes, "
-                "above what any machine can address"
+                f"{array.name} {array.shape} {array.dtype} needs {needed} bytes"
+                + ("" if array.nbytes else " but for sizes of 0")
+                + ", above what any machine can address"
             )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeGuard
 
 from gpupool.errors import GpupoolTypeError, GpupoolValueError
 
@@ -21,15 +21,22 @@ def counted(n: int, noun: str) -> str:
     return f"{n} {noun}" + ("" if n == 1 else "s")
 
 
+MOST_SHOWN = 200
+"""Characters of a value in a message."""
+
+
 def shown(value: object) -> str:
-    """Return a value as a message shows it; Python itself refuses to write very long integers.
+    """Return a value as a message shows it: no array, and nothing that is long.
 
     >>> shown(0.5), shown(10**400)
     ('0.5', 'an integer of 1329 bits')
     """
     if isinstance(value, int) and value.bit_length() > 128:
-        return f"an integer of {value.bit_length()} bits"
-    return repr(value)
+        return f"an integer of {value.bit_length()} bits"  # Python refuses to write very long ones
+    if not isinstance(value, type) and getattr(value, "ndim", 0) > 0:
+        return f"an array of shape {tuple(value.shape)}"  # type: ignore[attr-defined]
+    text = repr(value)
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
 
 
 def integer(name: str, value: object, low: int, high: int = INT32_MAX) -> int:
@@ -39,12 +46,12 @@ def integer(name: str, value: object, low: int, high: int = INT32_MAX) -> int:
     2
     """
     if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):
-        raise GpupoolTypeError(f"{name} must be an integer, not the bool {value!r}")
+        raise GpupoolTypeError(f"{name} must be an integer, not the bool {shown(value)}")
     try:
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         raise GpupoolTypeError(
-            f"{name} must be an integer, not {value!r} of type {type(value).__name__}"
+            f"{name} must be an integer, not {shown(value)} of type {type(value).__name__}"
         ) from None
     if not low <= number <= high:
         raise GpupoolValueError(
@@ -72,11 +79,20 @@ def integers(name: str, value: object, low: int) -> tuple[int, ...] | None:
     """
     if isinstance(value, (str, bytes, dict, set)):
         raise GpupoolTypeError(
-            f"{name} must be an integer or a sequence of integers, not {value!r}"
+            f"{name} must be an integer or a sequence of integers, not {shown(value)}"
         )
-    if not isinstance(value, Iterable) or getattr(value, "ndim", None) == 0:
+    if not is_sequence(value):
         return None
     return tuple(integer(f"{name}[{i}]", item, low) for i, item in enumerate(value))
+
+
+def is_sequence(value: object) -> TypeGuard[Iterable[Any]]:
+    """Whether there are several values, or may be.
+
+    >>> is_sequence([2, 1]), is_sequence(2)
+    (True, False)
+    """
+    return isinstance(value, Iterable) and getattr(value, "ndim", None) != 0
 
 
 def per_axis(name: str, value: object, axes: int, low: int) -> tuple[int, ...]:
@@ -127,8 +143,8 @@ def number(name: str, value: object) -> float:
     >>> number("p", 2)
     2.0
     """
-    if isinstance(value, (bool, str, bytes)) or not hasattr(value, "__float__"):
-        raise GpupoolTypeError(f"{name} must be a number, not {value!r}")
+    if isinstance(value, (bool, str, bytes, type)) or not hasattr(value, "__float__"):
+        raise GpupoolTypeError(f"{name} must be a number, not {shown(value)}")
     if getattr(value, "ndim", 0) != 0:
         raise GpupoolTypeError(f"{name} must be a single number, not an array")
     try:
@@ -156,9 +172,9 @@ def choice(name: str, value: object, allowed: tuple[str, ...]) -> str:
     'VALID'
     """
     if not isinstance(value, str):
-        raise GpupoolTypeError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
+        raise GpupoolTypeError(f"{name} must be one of {', '.join(allowed)}, not {shown(value)}")
     if value not in allowed:
-        raise GpupoolValueError(f"{name} = {value!r} must be one of {', '.join(allowed)}")
+        raise GpupoolValueError(f"{name} = {shown(value)} must be one of {', '.join(allowed)}")
     return value
 
 
@@ -168,6 +184,6 @@ def shape(name: str, value: Any) -> tuple[int, ...]:
     >>> shape("x_shape", [1, 3, 8, 8])
     (1, 3, 8, 8)
     """
-    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
-        raise GpupoolTypeError(f"{name} must be a sequence of integers, not {value!r}")
+    if isinstance(value, (str, bytes)) or not is_sequence(value):
+        raise GpupoolTypeError(f"{name} must be a sequence of integers, not {shown(value)}")
     return tuple(integer(f"{name}[{i}]", n, 0, 2**63 - 1) for i, n in enumerate(value))

@@ -491,6 +491,12 @@ def test_bytes_beyond_gpupool_max_bytes(backend, function, monkeypatch):
     refuses(backend, GpupoolMemoryError, message, function)
 
 
+def test_an_empty_result_that_no_machine_can_address(backend):
+    message = "but for sizes of 0, above what any machine can address"
+    changes = {"x": np.zeros((0, 2, 6, 6), np.float32), "pads": 2**31 - 1}
+    refuses(backend, GpupoolMemoryError, message, "average_pool", **changes)
+
+
 def test_an_allocators_own_out_of_memory(backend):
     x, i = np.ones((1, 1, 2), np.float32), np.array([[[0, 2**46]]])
     huge = {"output_shape": (1, 1, 2**46)}  # 256 TiB: more than any process can map

@@ -102,6 +102,14 @@ def test_an_operator_is_absent_before_its_first_version(op):
         OPERATORS[op].at(since - 1)
 
 
+def test_an_opset_is_what_operator_index_takes():
+    class Opset:
+        def __index__(self) -> int:
+            return 12
+
+    assert OPERATORS["MaxPool"].at(Opset()) is OPERATORS["MaxPool"].at(12)
+
+
 @pytest.mark.parametrize("opset", [0, -1, NEWEST + 1])
 def test_an_unknown_opset_is_refused(opset):
     with pytest.raises(GpupoolValueError, match=rf"opset = {opset} .*1 \.\. {NEWEST}"):

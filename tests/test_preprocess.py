@@ -122,6 +122,12 @@ def test_means_are_in_the_order_that_comes_out(backend):
     assert backend.numpy(turned).ravel().tolist() == [29, 18, 7]
 
 
+def test_a_number_may_be_an_array_of_no_axes(backend):
+    images = backend.array(np.full((1, 2, 2, 3), 3, np.uint8))
+    y = backend.preprocess(images, mean=np.array(1), std=np.array(2.0), scale=1, dtype="float32")
+    assert (backend.numpy(y) == 1).all()
+
+
 def test_a_tile_of_any_size_is_averaged_exactly(backend):
     images = np.full((1, 300, 300, 1), 255, np.uint8)
     images[0, 0, 0] = 0

@@ -121,7 +121,7 @@ def test_number_beyond_float64_is_infinite():
     assert validate.number("p", 10**400) == math.inf
 
 
-@pytest.mark.parametrize("value", [True, "2", b"2", None, 1j, [2.0]])
+@pytest.mark.parametrize("value", [True, "2", b"2", None, 1j, [2.0], float, np.float32])
 def test_number_refuses_other_types(value):
     with pytest.raises(GpupoolTypeError, match="p must be a number, not"):
         validate.number("p", value)
@@ -138,6 +138,18 @@ def test_positive_is_finite_and_above_zero(value):
         validate.positive("p", value)
 
 
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (np.zeros((2, 3), bool), "an array of shape (2, 3)"),
+        (np.ndarray, "<class 'numpy.ndarray'>"),
+        ("x" * 1000, "'" + "x" * 199 + "..."),
+    ],
+)
+def test_a_message_shows_nothing_long(value, text):
+    assert validate.shown(value) == text
+
+
 def test_choice_lists_what_is_allowed():
     with pytest.raises(GpupoolValueError, match="mode = 'mean' must be one of avg, max"):
         validate.choice("mode", "mean", ("avg", "max"))
@@ -145,7 +157,7 @@ def test_choice_lists_what_is_allowed():
         validate.choice("mode", 1, ("avg", "max"))
 
 
-@pytest.mark.parametrize("value", [3, "123", None])
+@pytest.mark.parametrize("value", [3, "123", None, np.array(3)])
 def test_shape_wants_a_sequence(value):
     with pytest.raises(GpupoolTypeError, match="x_shape must be a sequence of integers"):
         validate.shape("x_shape", value)
