@@ -27,6 +27,7 @@ import numpy as np
 from gpupool.errors import GpupoolError
 
 from .lanes import MEMORY, TRUE, Array, Lanes, Value
+from .liveness import passed_over
 from .sass import Instruction
 
 WARP = 32
@@ -100,6 +101,7 @@ class _Stepper:
         self.code, self.lanes = code, lanes
         self.index = {instruction.address: i for i, instruction in enumerate(code)}
         self.remaining = _remaining(code, self.index)
+        self.passed_over = passed_over(code)
         self.alive = alive
         self.at: dict[int, Array] = {0: self.alive.copy()}
         self.waiting: dict[int, Array] = {}
@@ -121,11 +123,15 @@ class _Stepper:
             if active is not mask:
                 self._tally(mask, steps)
                 mask, steps = active, 0
-            steps += 1
-            total += 1
+            if passed := self.passed_over[place]:
+                passed = min(passed, min(self.at, default=len(self.code)) - place)
+                self._go(place + passed, active)
+            else:
+                self._step(place, active)
+            steps += passed or 1
+            total += passed or 1
             if total > LIMIT:
                 raise GpupoolError(f"a kernel takes more than {LIMIT} simulated steps")
-            self._step(place, active)
         self._tally(mask, steps)
         if self.waiting:
             raise GpupoolError("simulated lanes wait for others that never come")

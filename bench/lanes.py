@@ -149,10 +149,9 @@ class Lanes:
         """Carry out one instruction that does not branch."""
         if not instruction.operands or instruction.name in SILENT:
             return
-        name = instruction.name
-        handler = _HANDLERS.get(name) or _HANDLERS.get(name.removeprefix("U"))
+        handler = _handler(instruction)
         if handler is None:
-            for target in _written(instruction):
+            for target in written(instruction):
                 self.write(target, UNKNOWN, active, guard)
             return
         for target, value in list(handler(self, instruction)):
@@ -174,7 +173,7 @@ def following(name: str) -> str:
 
 
 @dataclass
-class _Fields:
+class Fields:
     """Operands by their place: predicates first, a register, predicates, values, predicates."""
 
     first: list[str]
@@ -185,7 +184,8 @@ class _Fields:
 
     @classmethod
     @cache
-    def of(cls, operands: tuple[str, ...]) -> _Fields:
+    def of(cls, operands: tuple[str, ...]) -> Fields:
+        """Sort the operands of an instruction."""
         left = list(operands)
 
         def take(predicates: bool) -> list[str]:
@@ -218,9 +218,9 @@ MEMORY = frozenset(
 
 
 @cache
-def _written(instruction: Instruction) -> tuple[str, ...]:
+def written(instruction: Instruction) -> tuple[str, ...]:
     """Name what an instruction without a handler writes."""
-    fields = _Fields.of(instruction.operands)
+    fields = Fields.of(instruction.operands)
     name, modifiers = instruction.name, instruction.opcode.split(".")[1:]
     words = 1
     if name in MEMORY or name == "LDC":
@@ -245,6 +245,16 @@ _Results = Iterator[tuple[str, Value]]
 _HANDLERS: dict[str, Callable[[Lanes, Instruction], _Results]] = {}
 
 
+def _handler(instruction: Instruction) -> Callable[[Lanes, Instruction], _Results] | None:
+    name = instruction.name
+    return _HANDLERS.get(name) or _HANDLERS.get(name.removeprefix("U"))
+
+
+def computed(instruction: Instruction) -> bool:
+    """Whether what it writes is known where its operands are."""
+    return _handler(instruction) is not None
+
+
 def _handles(*names: str) -> Callable[[Any], Any]:
     def register(function: Any) -> Any:
         _HANDLERS.update(dict.fromkeys(names, function))
@@ -267,7 +277,7 @@ def _known(*values: Value) -> Array:
 
 @_handles("MOV", "R2UR", "S2R", "S2UR")
 def _move(lanes: Lanes, instruction: Instruction) -> _Results:
-    fields = _Fields.of(instruction.operands)
+    fields = Fields.of(instruction.operands)
     yield fields.target, lanes.read(fields.values[0])
 
 
@@ -311,7 +321,7 @@ def _spill(lanes: Lanes, instruction: Instruction) -> _Results:
 
 @_handles("IADD3", "VIADD")
 def _add(lanes: Lanes, instruction: Instruction) -> _Results:
-    fields = _Fields.of(instruction.operands)
+    fields = Fields.of(instruction.operands)
     values = [lanes.read(text, carries=True) for text in fields.values]
     if "X" in instruction.modifiers:
         values += [lanes.predicate(text) for text in fields.last]
@@ -324,7 +334,7 @@ def _add(lanes: Lanes, instruction: Instruction) -> _Results:
 
 @_handles("IMAD")
 def _multiply_add(lanes: Lanes, instruction: Instruction) -> _Results:
-    fields, modifiers = _Fields.of(instruction.operands), instruction.modifiers
+    fields, modifiers = Fields.of(instruction.operands), instruction.modifiers
     a, b = (lanes.read(text) for text in fields.values[:2])
     wide = bool(modifiers & {"HI", "WIDE"})
     c = lanes.pair(fields.values[2]) if wide else lanes.read(fields.values[2])
@@ -351,7 +361,7 @@ def _multiply_add(lanes: Lanes, instruction: Instruction) -> _Results:
 
 @_handles("LEA")
 def _scaled_add(lanes: Lanes, instruction: Instruction) -> _Results:
-    fields, modifiers = _Fields.of(instruction.operands), instruction.modifiers
+    fields, modifiers = Fields.of(instruction.operands), instruction.modifiers
     *sources, shift_text = fields.values
     if not _INTEGER.fullmatch(shift_text):
         sources, shift_text = fields.values, "0"
@@ -459,7 +469,7 @@ def _logic_of_predicates(lanes: Lanes, instruction: Instruction) -> _Results:
 
 @_handles("LOP3")
 def _logic(lanes: Lanes, instruction: Instruction) -> _Results:
-    fields = _Fields.of(instruction.operands)
+    fields = Fields.of(instruction.operands)
     values = [lanes.read(text) for text in fields.values[:3]]
     zeros, ones = _look_up(int(fields.values[3], 16), values, LOW)
     partly = zeros ^ ones
@@ -472,7 +482,7 @@ def _logic(lanes: Lanes, instruction: Instruction) -> _Results:
 
 @_handles("VIMNMX", "VIADDMNMX", "IMNMX", "VIMNMX3")
 def _extreme(lanes: Lanes, instruction: Instruction) -> _Results:
-    fields, name = _Fields.of(instruction.operands), instruction.name
+    fields, name = Fields.of(instruction.operands), instruction.name
     values = [lanes.read(text) for text in fields.values]
     way = lanes.predicate(fields.last[-1])
     if name == "VIADDMNMX":
@@ -513,7 +523,7 @@ def _bits_of(lanes: Lanes, instruction: Instruction) -> _Results:
 
 @_handles("SEL")
 def _select(lanes: Lanes, instruction: Instruction) -> _Results:
-    fields = _Fields.of(instruction.operands)
+    fields = Fields.of(instruction.operands)
     a, b = (lanes.read(text) for text in fields.values)
     way = lanes.predicate(fields.last[0])
     chosen = way.bits != 0
@@ -568,8 +578,8 @@ def _to_float(lanes: Lanes, instruction: Instruction) -> _Results:
     target, text = instruction.operands
     modifiers = instruction.modifiers
     if "F64" in modifiers or "F16" in modifiers:
-        for written in _written(instruction):
-            yield written, UNKNOWN
+        for target in written(instruction):
+            yield target, UNKNOWN
         return
     value = lanes.pair(text) if modifiers & {"S64", "U64"} else lanes.read(text)
     bits = value.bits if modifiers & {"U32", "U64", "S64"} else signed(value.bits)
@@ -596,8 +606,8 @@ def _to_integer(lanes: Lanes, instruction: Instruction) -> _Results:
     target, text = instruction.operands
     modifiers = instruction.modifiers
     if modifiers & {"F64", "F16"} or "TRUNC" not in modifiers or not _REGISTER.fullmatch(text):
-        for written in _written(instruction):
-            yield written, UNKNOWN
+        for target in written(instruction):
+            yield target, UNKNOWN
         return
     value = lanes.read(text)
     number = np.nan_to_num(np.trunc(_as_float(value.bits).astype(np.float64)))
@@ -640,7 +650,7 @@ def _barrier_result(_: Lanes, instruction: Instruction) -> _Results:
 
 @_handles("VOTE")
 def _vote(_: Lanes, instruction: Instruction) -> _Results:
-    fields = _Fields.of(instruction.operands)
+    fields = Fields.of(instruction.operands)
     for target in (*fields.first[:1], fields.target, *fields.second[:1]):
         if target:
             yield target, UNKNOWN

@@ -28,6 +28,7 @@ from bench import (
     gpu_report,
     host,
     issue,
+    liveness,
     peers,
     plot,
     readme,
@@ -36,6 +37,8 @@ from bench import (
     static,
 )
 from bench.cases import CASES, Case, load, select
+from bench.lanes import Value
+from bench.sass import Instruction
 from gpupool import cli, planner
 from gpupool import device as device_module
 from gpupool.errors import GpupoolError, GpupoolValueError
@@ -461,6 +464,57 @@ def test_the_compiler_is_timed_for_every_kernel_of_a_case(
     assert all(len(cold.cells(row)) == len(cold.HEAD) for row in rows)
     monkeypatch.setattr(cold, "GOAL", 1)
     assert "all but A1, A2, A3, A4, A5" in cold.summary(rows)
+
+
+class Watched(issue.Lanes):
+    """Lanes whose instructions read and write no more registers than the liveness knows of."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.touched: set[str] = set()
+
+    def predicate(self, text: str) -> Value:
+        self.touched.add(text.removeprefix("!"))
+        return super().predicate(text)
+
+    def read(self, text: str, *, carries: bool = False) -> Value:
+        self.touched.add(text.strip("-~|"))
+        return super().read(text, carries=carries)
+
+    def write(self, name: str, *arguments: Any) -> None:
+        self.touched.add(name)
+        super().write(name, *arguments)
+
+    def execute(self, instruction: Instruction, *arguments: Any) -> None:
+        self.touched.clear()
+        super().execute(instruction, *arguments)
+        registers = {name for name in self.touched if re.fullmatch(r"U?[RP]\d+", name)}
+        known = liveness.reads(instruction) | liveness.writes(instruction)
+        assert registers <= known, instruction
+
+
+@pytest.mark.usefixtures("tools")
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"op": "max", "dtype": "float32", "kernel": 3, "strides": 2, "pads": 1},
+        {"op": "max", "dtype": "float16", "kernel": 9, "pads": 4, "flags": ["indices"]},
+        {"op": "max", "dtype": "int8", "layout": "NHWC", "kernel": 5, "pads": 2},
+        {"op": "average", "dtype": "uint8", "kernel": 13, "pads": 6},
+        {"op": "average", "dtype": "float64", "kernel": 20, "strides": 20},
+        {"op": "lp", "dtype": "float32", "kernel": 3, "strides": 2, "p": 2.5},
+        {"op": "global-lp", "dtype": "bfloat16", "p": 3},
+    ],
+    ids=lambda fields: f"{fields['op']}-{fields['dtype']}",
+)
+def test_what_is_passed_over_changes_no_count(
+    fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = Case.from_json({"id": "live", "shape": (4, 32, 100, 96)} | fields)
+    quick = static.analyse(case)
+    monkeypatch.setattr(issue, "passed_over", lambda code: [0] * len(code))
+    monkeypatch.setattr(issue, "Lanes", Watched)
+    assert static.analyse(case) == quick
 
 
 @pytest.mark.usefixtures("tools")

@@ -106,9 +106,7 @@ def _pooling(
     geometry = Geometry.of(problem, steps)
     tile = _rows_tile(problem, geometry, alignment, kernel)
     most = _sliding_cost(problem, geometry, tile) if kernel == "auto" else inf
-    shared = kernel == "auto" and plane.serves(
-        problem, geometry, alignment, most, tile is not None
-    )
+    shared = kernel == "auto" and plane.serves(problem, geometry, alignment, most, tile is not None)
     most = min(most, plane.cost(geometry)) if shared else most
     if kernel in ("auto", "channels") and channels.serves(problem, geometry, alignment, most):
         return channels.plan(problem, steps, geometry)
