@@ -258,27 +258,32 @@ struct Scalars : Tile<Op, Axes, Width, 32, 1, 0, Strided, ChannelsLast, Images> 
         });
     }
 
-    // From a plane's first element on, in memory and in the numbering of Indices.
+    // From one element of a plane to another, in memory and in the numbering of Indices.
     struct Distance {
-        int offset = 0, number = 0;
-        __device__ void add(const Axis<int>& axis, int position) {
-            offset += position * axis.step;
-            number += position * static_cast<int>(axis.index_step);
-        }
+        int offset, number;
     };
-    __device__ Distance distance(unsigned place) const {
-        const unsigned row = place / row_places;
-        Distance found;
-        found.add(outer(), top - outer().pad_begin + static_cast<int>(Axes == 2 ? row : row % slice_rows));
-        found.add(inner(), left - inner().pad_begin + static_cast<int>(place % row_places));
-        if constexpr (Axes == 3) found.add(w.axis[0], row / slice_rows);
+    __device__ Distance distance(int slice, int row, int column) const {
+        Distance found{0, 0};
+        const auto add = [&](const Axis<int>& axis, int steps) {
+            found.offset += steps * axis.step;
+            found.number += steps * static_cast<int>(axis.index_step);
+        };
+        if constexpr (Axes == 3) add(w.axis[0], slice);
+        add(outer(), row);
+        add(inner(), column);
         return found;
+    }
+    __device__ Distance distance(unsigned place) const {
+        const unsigned row = place / row_places, column = place % row_places;
+        if constexpr (Axes == 2) return distance(0, row, column);
+        else return distance(row / slice_rows, row % slice_rows, column);
     }
     __device__ void store_found(const T* x, Out* y) const {
         const int rows = rows_of(at.p), plane = first_plane + at.p;
         if (rows <= 0) return;
-        const T* const input = Base::slices_of(x, plane).from;
-        const long long number = Base::first_number(plane);
+        const Distance first = distance(0, top - outer().pad_begin, left - inner().pad_begin);
+        const T* const input = Base::slices_of(x, plane).from + first.offset;
+        const long long number = Base::first_number(plane) + first.number;
         const Accumulator* from = first_result();
         int n = position(at.p);
         in_flights<2>(rows, [&](int flight) {

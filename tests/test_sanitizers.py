@@ -485,7 +485,7 @@ BUGS = {
         equal_maxima, "separable",
     ),
     "the places of maxima below the padding": Planted(
-        "separable.cu", "top - outer().pad_begin + static", "top + static", OUTSIDE,
+        "separable.cu", "distance(0, top - outer().pad_begin,", "distance(0, top,", OUTSIDE,
         pool(1, 1, 9, 9, pads=1, return_indices=True), "separable",
     ),
     "indices that begin in each plane": Planted(

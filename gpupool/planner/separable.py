@@ -40,7 +40,7 @@ partial result to its store."""
 ALONG, ALONG_WORDS = 110, 170
 """Of a lane for its outputs of a row, and where 64 bits are merged."""
 
-PLACE, PLACE_IN_WORDS, STORE_FOUND = 4, 9, 31
+PLACE, PLACE_IN_WORDS, STORE_FOUND = 6, 9, 31
 """More to read a tap with its place, of 32 and of 64 bits; to store a maximum and its index."""
 
 STORING = 128
