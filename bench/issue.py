@@ -27,16 +27,13 @@ import numpy as np
 from gpupool.errors import GpupoolError
 
 from .lanes import MEMORY, TRUE, Array, Lanes, Value
-from .liveness import passed_over
+from .liveness import FOREIGN, passed_over
 from .sass import Instruction
 
 WARP = 32
 
 LIMIT = 1_000_000
 """Steps after which a kernel counts as endless."""
-
-FOREIGN = frozenset(("BRX", "JMX", "JMP", "BRXU", "JMXU", "LEPC", "RPCMOV"))
-"""Control flow that pooling kernels have no use for and that is not stepped through."""
 
 
 @dataclass(frozen=True)

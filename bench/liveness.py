@@ -18,6 +18,9 @@ _PREDICATES = tuple(f"{kind}{i}" for kind in ("P", "UP") for i in range(8))
 CONTROL = frozenset(("BRA", "EXIT", "CALL", "RET", "BSYNC", "BSSY", "BREAK", "BMOV"))
 """Instructions that steer lanes themselves."""
 
+FOREIGN = frozenset(("BRX", "JMX", "JMP", "BRXU", "JMXU", "LEPC", "RPCMOV"))
+"""Control flow that pooling kernels have no use for and that is not stepped through."""
+
 LOCAL = frozenset(("LDL", "STL"))
 """Those of spilled registers, whose places are not told apart."""
 
@@ -28,7 +31,7 @@ def passed_over(code: Sequence[Instruction]) -> list[int]:
     """Return how many instructions from each one on are not needed and access no memory."""
     runs = [0] * (len(code) + 1)
     for i, needed in reversed(list(enumerate(_needed(code)))):
-        plain = not needed and code[i].name not in CONTROL | MEMORY
+        plain = not needed and code[i].name not in CONTROL | FOREIGN | MEMORY
         runs[i] = runs[i + 1] + 1 if plain else 0
     return runs[:-1]
 

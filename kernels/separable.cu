@@ -12,7 +12,7 @@
 //
 // Maxima bring their place under the tile where Indices are asked for, of all types but doubles.
 // Counted cost in instructions per output, from 13 x 13 to 63 x 63: maxima 31 to 78, sums 62 to 123, of
-// doubles 85 to 163; with Indices 88 to 121 of 16 and 8 bits, 126 to 203 of float32.
+// doubles 85 to 163; with Indices 88 to 122 of 16 and 8 bits, 126 to 204 of float32.
 #include "separable.cuh"
 
 template <class Op, int Axes, int Width, bool Strided, bool ChannelsLast, bool Images>

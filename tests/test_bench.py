@@ -328,6 +328,12 @@ def test_a_kernel_that_never_ends_is_an_error(monkeypatch: pytest.MonkeyPatch) -
         issue.count(code, BANK_0, WARP_0)
 
 
+def test_control_flow_that_is_not_followed_is_an_error() -> None:
+    code = sass.parse("/*0000*/ S2R R0, SR_TID.X ;\n/*0010*/ BRX R0 -0x20 ;\n/*0020*/ EXIT ;\n")
+    with pytest.raises(GpupoolError, match="does not follow 0010: BRX"):
+        issue.count(code, BANK_0, WARP_0)
+
+
 def test_an_error_names_its_case() -> None:
     fail = Mock(side_effect=GpupoolError("too long"))
     mode = replace(command.STATIC, measure=fail)

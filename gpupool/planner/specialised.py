@@ -23,8 +23,8 @@ MAX_STRIDE = 16
 
 
 JIT = "GPUPOOL_JIT"
-"""The variable of the environment that, set to "generic", lets no window be compiled in, but widths
-of separable.cu that are below a lane's chunk: it has no code for any of those."""
+"""The variable of the environment that, set to "generic", lets no window be compiled in, but
+without Indices widths of separable.cu below a lane's chunk: it has no code for any of those."""
 
 COMPILED_IN = {
     "specialised": "window",
