@@ -1024,6 +1024,9 @@ def test_a_place_that_no_word_holds_is_found_by_another_kernel() -> None:
     window = {"kernel_shape": 9, "strides": 8, "channels_last": True, "steps": (0, 0, 0, 1)}
     assert found_by_separable((1, 2**14, 2**13, 8), **window) is not None
     assert found_by_separable((1, 2**14, 2**13, 32), **window) is None
+    assert found_by_separable((1, 2**14 - 4, 2**13, 16), **window) is not None
+    padded = {"pads": (8, 0, 0, 0)}  # places are counted from there
+    assert found_by_separable((1, 2**14 - 4, 2**13, 16), **window, **padded) is None
 
 
 def test_places_are_those_of_the_source() -> None:

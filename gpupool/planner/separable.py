@@ -37,11 +37,11 @@ READ, WIDEN, STORE = 8, 4, {"max": 11, "average": 24, "lp": 20}
 """Instructions to read a tap and merge it, more where two bytes become halves of a word, and from a
 partial result to its store."""
 
-ALONG, ALONG_WORDS = 110, 170
-"""Of a lane for its outputs of a row, and where 64 bits are merged."""
+ALONG = 110
+"""Those of a lane for its outputs of a row."""
 
-PLACE, PLACE_IN_WORDS, STORE_FOUND = 6, 9, 31
-"""More to read a tap with its place, of 32 and of 64 bits; to store a maximum and its index."""
+READ_PLACED, ALONG_PLACED, STORE_PLACED = {4: 14, 8: 17}, {4: 110, 8: 170}, 31
+"""The same of maxima with their places, by the bytes that hold both."""
 
 STORING = 128
 """Threads of a block that store results which are apart: fewer than all, so that finding its first
@@ -156,17 +156,18 @@ def _held(problem: PoolProblem, geometry: Geometry) -> Held | None:
     """Return the type of what shared memory holds, or None where no type holds it.
 
     With Indices that is a maximum in one half of an integer and its place in the other; 32 bits
-    number a plane then.
+    number a plane and its padding then.
     """
     if not problem.indices:
         return accumulator(problem)
-    if sum(dim.axis.size * dim.index_step for dim in geometry.dims) > INT32_MAX:
-        return None
     *outer, rows, _ = (dim.axis.kernel for dim in geometry.dims)
+    numbers = sum((d.axis.pad_begin + d.axis.size) * d.index_step for d in geometry.dims)
+    if numbers > INT32_MAX or max(outer, default=1) > SLICES:
+        return None
     for dtype in (np.dtype(np.int32), np.dtype(np.int64)):
         under = rows - 1 + _most_rows(dtype)
-        fits = problem.dtype.itemsize <= dtype.itemsize // 2 and max(outer, default=1) <= SLICES
-        if fits and under <= PLACES[len(geometry.dims)].get(dtype.name, 0):
+        places = PLACES[len(geometry.dims)].get(dtype.name, 0)
+        if problem.dtype.itemsize <= dtype.itemsize // 2 and under <= places:
             return dtype
     return None
 
@@ -242,12 +243,12 @@ def _instructions(problem: PoolProblem, geometry: Geometry, held: Held) -> tuple
 
     Between them those of a lane along a row.
     """
+    if problem.indices:
+        read, along = READ_PLACED[held.itemsize], ALONG_PLACED[held.itemsize]
+        return read * slices(geometry), along, STORE_PLACED
     power = power_cost(problem)
     read = READ + power + (WIDEN if pairs(problem) and problem.dtype.itemsize == 1 else 0)
-    if not problem.indices:
-        return read * slices(geometry), ALONG, STORE[problem.reduction] + power
-    read += PLACE_IN_WORDS if held.itemsize > 4 else PLACE
-    return read * slices(geometry), ALONG_WORDS if held.itemsize > 4 else ALONG, STORE_FOUND
+    return read * slices(geometry), ALONG, STORE[problem.reduction] + power
 
 
 def strided(geometry: Geometry) -> bool:
