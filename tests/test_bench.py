@@ -477,26 +477,28 @@ class Watched(issue.Lanes):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.touched: set[str] = set()
+        self.reads: set[str] = set()
+        self.writes: set[str] = set()
 
     def predicate(self, text: str) -> Value:
-        self.touched.add(text.removeprefix("!"))
+        self.reads.add(text.removeprefix("!"))
         return super().predicate(text)
 
     def read(self, text: str, *, carries: bool = False) -> Value:
-        self.touched.add(text.strip("-~|"))
+        self.reads.add(text.strip("-~|"))
         return super().read(text, carries=carries)
 
     def write(self, name: str, *arguments: Any) -> None:
-        self.touched.add(name)
+        self.writes.add(name)
         super().write(name, *arguments)
 
     def execute(self, instruction: Instruction, *arguments: Any) -> None:
-        self.touched.clear()
+        self.reads.clear()
+        self.writes.clear()
         super().execute(instruction, *arguments)
-        registers = {name for name in self.touched if re.fullmatch(r"U?[RP]\d+", name)}
-        known = liveness.reads(instruction) | liveness.writes(instruction)
-        assert registers <= known, instruction
+        register = re.compile(r"U?[RP]\d+").fullmatch
+        assert set(filter(register, self.reads)) <= liveness.reads(instruction), instruction
+        assert set(filter(register, self.writes)) <= liveness.writes(instruction), instruction
 
 
 @pytest.mark.usefixtures("tools")
