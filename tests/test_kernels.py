@@ -467,20 +467,41 @@ def dtypes_of(name: str) -> tuple[str, ...]:
     return strategies.FLOATS if LARGE[name][0] == "lp_pool" else strategies.EVERY
 
 
+def indices_of(name: str) -> tuple[bool, ...]:
+    return (False, True) if LARGE[name][0] == "max_pool" else (False,)
+
+
 def by_blocks(kernel: str) -> bool:
     return KERNELS[kernel][0] == "plane"
+
+
+@cache
+def compiled_windows(
+    name: str,
+    dtypes: tuple[str, ...],
+    indices: tuple[bool, ...],
+    wide: tuple[str, ...] = (),
+    build: str | None = None,
+) -> dict[bool, list[Configuration]]:
+    """Return the calls, channels first and last, which share batches of the compiler."""
+    ways = [*((kernel, False) for kernel in KERNELS), *((kernel, True) for kernel in wide)]
+    chosen = {
+        last: distinct(
+            Configuration(large(name, dtype, last, found, by_blocks(kernel)), kernel, is_wide)
+            for dtype, found in product(dtypes, indices)
+            for kernel, is_wide in ways
+        )
+        for last in (False, True)
+    }
+    compile_ahead(chain.from_iterable(chosen.values()), build=build)
+    return chosen
 
 
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
 @pytest.mark.parametrize("name", LARGE)
 def test_large_windows(name, last):
     is_max = LARGE[name][0] == "max_pool"
-    chosen = distinct(
-        Configuration(large(name, dtype, last, indices, by_blocks(kernel)), kernel, wide)
-        for dtype, indices in product(dtypes_of(name), (False, True) if is_max else (False,))
-        for kernel, wide in (*((kernel, False) for kernel in KERNELS), ("plane", True))
-    )
-    compile_ahead(chosen)
+    chosen = compiled_windows(name, dtypes_of(name), indices_of(name), wide=("plane",))[last]
     maxima = {id(one.case): one.case for one in chosen if is_max}
     right = {key: case.run(numpy_backend()) for key, case in maxima.items()}
     for configuration in chosen:

@@ -32,9 +32,10 @@ from tests.test_kernels import (
     LARGE,
     SCHEDULES,
     Configuration,
-    by_blocks,
     compile_ahead,
+    compiled_windows,
     distinct,
+    indices_of,
     kernels_of,
     large,
 )
@@ -77,13 +78,8 @@ def test_no_race_no_access_out_of_bounds_and_nothing_undefined(op):
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
 @pytest.mark.parametrize("name", LARGE)
 def test_large_windows_are_clean(name, last):
-    indices = LARGE[name][0] == "max_pool"
-    chosen = distinct(
-        Configuration(large(name, dtype, last, indices, by_blocks(kernel)), kernel)
-        for dtype in ("float32", "bfloat16")
-        for kernel in KERNELS
-    )
-    compile_ahead(chosen, build="checked")
+    dtypes, indices = ("float32", "bfloat16"), indices_of(name)[-1:]
+    chosen = compiled_windows(name, dtypes, indices, build="checked")[last]
     for configuration in chosen:
         configuration.run(build="checked", schedule=shuffled(3))
 
