@@ -26,12 +26,12 @@ from tests.cuda_on_cpu import line_coverage, write_coverage
 from tests.strategies import Case
 from tests.test_kernels import (
     KERNELS,
-    LARGE,
     Configuration,
     by_blocks,
     compile_ahead,
     distinct,
     far_apart,
+    indices_of,
     large,
     narrowly_aligned_indices,
     norms_of_nothing_and_of_too_much,
@@ -120,9 +120,9 @@ def calls() -> list[Configuration]:
         if (made.op, made.axes) == ("MaxPool", 2) and made.dtype in ("int8", "float16"):
             chosen.append(Configuration(next(made.calls()), "rows"))  # rows of an odd length
     for name in ("overlapping", "long row", "parts, strided", "strips, strided", "volumes"):
-        indices = LARGE[name][0] == "max_pool"
+        *_, indexed = indices_of(name)
         chosen += [
-            Configuration(large(name, "float32", False, indices, by_blocks(kernel)), kernel)
+            Configuration(large(name, "float32", False, indexed, by_blocks(kernel)), kernel)
             for kernel in KERNELS
         ]
     for name, last in (("strips beside each other", False), ("strips of pixels", True)):

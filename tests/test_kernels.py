@@ -483,12 +483,12 @@ def compiled_windows(
     wide: tuple[str, ...] = (),
     build: str | None = None,
 ) -> dict[bool, list[Configuration]]:
-    """Return the calls, channels first and last, which share batches of the compiler."""
+    """Return the calls by whether channels are last: both share batches of the compiler."""
     ways = [*((kernel, False) for kernel in KERNELS), *((kernel, True) for kernel in wide)]
     chosen = {
         last: distinct(
-            Configuration(large(name, dtype, last, found, by_blocks(kernel)), kernel, is_wide)
-            for dtype, found in product(dtypes, indices)
+            Configuration(large(name, dtype, last, indexed, by_blocks(kernel)), kernel, is_wide)
+            for dtype, indexed in product(dtypes, indices)
             for kernel, is_wide in ways
         )
         for last in (False, True)
