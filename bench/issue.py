@@ -26,7 +26,7 @@ import numpy as np
 
 from gpupool.errors import GpupoolError
 
-from .lanes import MEMORY, TRUE, Array, Lanes, Value
+from .lanes import EVERY, MEMORY, TRUE, Array, Lanes, Value
 from .liveness import FOREIGN, passed_over
 from .sass import Instruction
 
@@ -99,16 +99,16 @@ class _Stepper:
         self.index = {instruction.address: i for i, instruction in enumerate(code)}
         self.remaining = _remaining(code, self.index)
         self.passed_over = passed_over(code)
-        self.alive = alive
+        self.alive, self.among = alive, EVERY
         self.at: dict[int, Array] = {0: self.alive.copy()}
         self.waiting: dict[int, Array] = {}
-        self.members: dict[str, Array] = defaultdict(lambda: np.zeros(lanes.count, bool))
+        self.members: dict[str, Array] = defaultdict(lambda: np.zeros(alive.size, bool))
         self.saved: dict[str, Array] = {}
         self.assumed: set[int] = set()
-        self.issued = np.zeros(lanes.count // WARP, np.int64)
-        self.executed = np.zeros(lanes.count, np.int64)
+        self.issued = np.zeros(alive.size // WARP, np.int64)
+        self.executed = np.zeros(alive.size, np.int64)
         self.accesses: dict[tuple[str, int], Array] = defaultdict(
-            lambda: np.zeros(lanes.count, np.int64)
+            lambda: np.zeros(alive.size, np.int64)
         )
 
     def run(self) -> None:
@@ -120,6 +120,7 @@ class _Stepper:
             if active is not mask:
                 self._tally(mask, steps)
                 mask, steps = active, 0
+                self.among = active if (self.alive & ~active).any() else EVERY
             if passed := self.passed_over[place]:
                 passed = min(passed, min(self.at, default=len(self.code)) - place)
                 self._go(place + passed, active)
@@ -180,7 +181,7 @@ class _Stepper:
             if name in MEMORY:
                 on = active if guard is TRUE else active & ((guard.bits != 0) | ~guard.known)
                 self.accesses[name, instruction.width] += on
-            self.lanes.execute(instruction, active, guard)
+            self.lanes.execute(instruction, self.among, guard)
         self._go(place + 1, active)
 
     def _set_members(self, barrier: str, members: Array, active: Array) -> None:

@@ -29,10 +29,16 @@ _INTEGER = re.compile(r"-?(0x[0-9a-f]+|\d+)")
 
 _YES, _NO, _NONE = np.ones(1, bool), np.zeros(1, bool), np.zeros(1, np.uint64)
 
+EVERY = _YES
+"""All lanes that still run, as those that are active."""
+
 
 @dataclass
 class Value:
-    """32 bits of every lane, held in uint64 (a predicate: 0 or 1), and where they are known."""
+    """32 bits of every lane, held in uint64 (a predicate: 0 or 1), and where they are known.
+
+    One number stands for all lanes where it is the same in each. Nothing is ever written in place.
+    """
 
     bits: Array
     known: Array
@@ -49,9 +55,19 @@ def integer(n: int) -> Value:
     return Value(np.array([n & 0xFFFFFFFF], np.uint64), _YES)
 
 
+_ZEROS = ("RZ", "URZ", "SR_TID.Y", "SR_TID.Z", "SR_CTAID.Z", "SRZ", "SR_CgaCtaId")
+
+
 @cache
 def _literal(text: str) -> Value | None:
     return integer(int(text, 0)) if _INTEGER.fullmatch(text) else None
+
+
+@cache
+def _place(name: str) -> tuple[str | None, int] | None:
+    """Return a constant's register, if any, and offset."""
+    match = _CONSTANT.fullmatch(name)
+    return match and (match[1], int(match[2] or "0", 16))
 
 
 def signed(bits: Array) -> Array:
@@ -63,13 +79,13 @@ class Lanes:
     """Registers, predicates, constants and local memory of some lanes."""
 
     def __init__(self, thread: Array, block: tuple[Array, Array], constants: bytes) -> None:
-        self.count = len(thread)
-        zero = np.zeros(self.count, np.uint64)
-        self._special = {
-            "SR_TID.X": thread, "SR_TID.Y": zero, "SR_TID.Z": zero, "SR_LANEID": thread % 32,
-            "SR_CTAID.X": block[0], "SR_CTAID.Y": block[1], "SR_CTAID.Z": zero, "SRZ": zero,
-            "SR_CgaCtaId": zero,
+        special = {
+            "SR_TID.X": thread, "SR_LANEID": thread % 32, "SR_CTAID.X": block[0],
+            "SR_CTAID.Y": block[1],
         }  # fmt: skip
+        self._given = {
+            name: Value(numbers.astype(np.uint64), _YES) for name, numbers in special.items()
+        } | dict.fromkeys(_ZEROS, integer(0))
         words = np.frombuffer(constants + b"\0" * (-len(constants) % 4), np.uint32)
         self._constants = words.astype(np.uint64)
         self._held: dict[str, Value] = {}
@@ -103,18 +119,17 @@ class Lanes:
         return Value(bits, value.known)
 
     def _plain(self, name: str) -> Value:
-        if name in ("RZ", "URZ"):
-            return integer(0)
-        if name in self._held:
-            return self._held[name]
-        if name in self._special:
-            return Value(np.asarray(self._special[name], np.uint64), _YES)
-        if match := _CONSTANT.fullmatch(name):
-            return self._constant(match[1], int(match[2] or "0", 16))
-        return UNKNOWN
+        if (value := self._held.get(name) or self._given.get(name)) is not None:
+            return value
+        if (place := _place(name)) is None:
+            return UNKNOWN
+        register, offset = place
+        if register is None:
+            self._given[name] = self._constant(integer(0), offset)
+            return self._given[name]
+        return self._constant(self.read(register), offset)
 
-    def _constant(self, register: str | None, offset: int) -> Value:
-        base = self.read(register) if register else integer(0)
+    def _constant(self, base: Value, offset: int) -> Value:
         places = ((base.bits + np.uint64(offset & 0xFFFFFFFF)) & LOW) >> np.uint64(2)
         inside = places < len(self._constants)
         return Value(self._constants[np.where(inside, places, 0)], base.known & inside)
@@ -133,17 +148,18 @@ class Lanes:
         """Set a register of the lanes that are active and not guarded off."""
         if name in ("RZ", "URZ", "PT", "UPT"):
             return
-        if name not in self._held:
-            self._held[name] = Value(np.zeros(self.count, np.uint64), np.zeros(self.count, bool))
-        held = self._held[name]
-        where = active
+        if guard is TRUE and active is EVERY:
+            self._held[name] = value
+            return
+        held, where, known = self._held.get(name, UNKNOWN), active, value.known
         if guard is not TRUE:
-            where = active & ((guard.bits != 0) | ~guard.known)
-        np.copyto(held.bits, value.bits, where=where)
-        np.copyto(held.known, value.known & guard.known, where=where)
+            where, known = active & ((guard.bits != 0) | ~guard.known), known & guard.known
+        partly = _NONE
         if value.partly is not _NONE or held.partly is not _NONE:
-            partly = np.where(guard.known, value.partly, _NONE)
-            held.partly = np.where(where, partly, held.partly)
+            partly = np.where(where, np.where(guard.known, value.partly, _NONE), held.partly)
+        self._held[name] = Value(
+            np.where(where, value.bits, held.bits), np.where(where, known, held.known), partly
+        )
 
     def execute(self, instruction: Instruction, active: Array, guard: Value) -> None:
         """Carry out one instruction that does not branch."""
