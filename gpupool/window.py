@@ -101,8 +101,16 @@ class Axis:
 
     @property
     def touches(self) -> bool:
-        """Whether every window has a tap in the input, of a dilation of 1."""
-        return self.pad_begin < self.kernel and self.start(self.out - 1) < self.size
+        """Whether every window has a tap in the input, surely: none reaches over all of it.
+
+        >>> Axis.resolve(5, kernel=2, dilation=5, pads=(1, 1)).touches
+        True
+        >>> axis = Axis.resolve(3, kernel=2, dilation=4, pads=(1, 1))
+        >>> axis.touches, axis.valid(0)
+        (False, range(3, 3, 4))
+        """
+        over = self.pad_begin < self.extent and self.start(self.out - 1) < self.size
+        return over and self.dilation <= self.size
 
     @property
     def adjoining(self) -> bool:

@@ -9,6 +9,9 @@
 // channels last (a vector of channels, one load for each pixel). Channels first planes lie evenly, as
 // the channels of one image, unless they are those of Images.
 //
+// Taps of a Dilated kernel lie apart: a thread reads their lines, and packed all pixels between them, and
+// neighbours share no merges.
+//
 // With Indices a thread keeps the greatest tap of each output and a small code, its place in the
 // lines under the tile, row by row in the order of taps; numbers are made of the codes at the end.
 //
@@ -16,7 +19,8 @@
 // left out, and where neither tiles nor windows lie over the edge nothing is tested. Where windows
 // alone do, at the ends of a row, maxima read what is nearest to the edge in place of padding.
 // Counted cost in instructions per output of 3 x 3 by the tiles that the plan chooses, which are not those
-// of the fewest: maxima 14 to 41, means of Half 15, second norms 62, and 98 with Indices at stride 2.
+// of the fewest: maxima 14 to 41, means of Half 15, second norms 62, and 98 with Indices at stride 2;
+// dilated by 2, maxima of Half 14 and of float 31, means of float 31, and 66 with Indices.
 #include "window.cuh"
 
 struct Rows {
@@ -46,10 +50,29 @@ struct Block {
     static constexpr int K = Kernel::at(Axes - 1), S = Stride::at(Axes - 1);
     static constexpr int KR = Axes > 1 ? Kernel::at(Outer) : 1;
     static constexpr int SR = Axes > 1 ? Stride::at(Outer) : 1;
+    static constexpr int D = Kernel::dilation(Axes - 1), DR = Axes > 1 ? Kernel::dilation(Outer) : 1;
     static constexpr int taps = KR * K * (Axes > 2 ? Kernel::at(0) : 1);
-    static constexpr int Span = (Outputs - 1) * S + K;  // pixels of a row under the outputs
+    // From the first tap to the last.
+    static constexpr int extent = (K - 1) * D + 1, outer_extent = (KR - 1) * DR + 1;
+    // Pixels of a row and rows of a slice under the outputs.
+    static constexpr int Span = (Outputs - 1) * S + extent, Depth = (Height - 1) * SR + outer_extent;
 
     static_assert(Pad >= 0, "windows begin in the first pixel or before it");
+    static_assert(D == 1 || !Row, "a whole row has the taps of a window side by side");
+
+    // Whether one of so many neighbouring windows has a tap there, from where the first one begins.
+    __host__ __device__ static constexpr bool tapped(int place, int windows, int kernel, int stride,
+                                                     int dilation) {
+        for (int i = 0; i < windows; ++i, place -= stride)
+            if (place >= 0 && place % dilation == 0 && place / dilation < kernel) return true;
+        return false;
+    }
+    __host__ __device__ static constexpr bool pixel_tapped(int pixel) {
+        return D == 1 || tapped(pixel, Outputs, K, S, D);
+    }
+    __host__ __device__ static constexpr bool line_tapped(int line) {
+        return DR == 1 || tapped(line, Height, KR, SR, DR);
+    }
 
     // Pixels of a halo, more than needed where a vector takes them with fewer loads.
     __host__ __device__ static constexpr int loaded(int pixels) {
@@ -179,9 +202,10 @@ struct Block {
 
     // For a maximum the nearest row, which its windows read too, does for one in the padding, and
     // the nearest vector of a row for a halo.
-    static constexpr bool steps = Axes > 1, nearest = steps && !Inside && Op::repeats;
+    static constexpr bool steps = Axes > 1, nearest = steps && !Inside && Op::repeats && DR == 1;
     static constexpr bool clamps = Over == at_ends;
     static_assert(!clamps || (Op::repeats && Packed && Lanes == 1 && !Row), "a maximum of rows");
+    static_assert(!clamps || D == 1, "what is nearest to the edge is a tap of all windows over it");
     // All that a tile asks for is there.
     static constexpr bool complete = Inside || ((Row || clamps) && (nearest || !steps));
 
@@ -250,6 +274,7 @@ struct Block {
         } else {
 #pragma unroll
             for (int i = 0; i < Span; ++i) {
+                if (!pixel_tapped(i)) continue;
                 int position = first_pixel() + i;
                 bool inside = within(position, size());
                 load_part<Lanes>(line, i * Lanes, from + i * grid.pixel_step, readable && inside, Lanes);
@@ -257,19 +282,18 @@ struct Block {
         }
     }
 
-    // Hands the input rows of slice t of the window to every output row above them.
+    // Hands the input rows of slice t, from where the window begins, to every output row above them.
     template <class Seen> __device__ void load_slice(Seen& found, Parts from, int t) const {
-        constexpr int rows = (Height - 1) * SR + KR;
-        Line lines[rows];
+        Line lines[Depth];
         int row = first_row();
         // Pinned: all addresses would be made anew. Of three axes ptxas spills for it on some cards.
         auto next = [](const T* body) { return Axes < 3 ? pinned(body) : body; };
         if constexpr (steps && !nearest) from.body = next(from.body + row * outer().step);
 #pragma unroll
-        for (int i = 0; i < rows; ++i, ++row) {
+        for (int i = 0; i < Depth; ++i, ++row) {
             Parts at = from;
             if constexpr (nearest) at = from.at(most(least(row, outer().size - 1), 0) * outer().step);
-            load_line(lines[i], at, !steps || nearest || within(row, outer().size));
+            if (line_tapped(i)) load_line(lines[i], at, !steps || nearest || within(row, outer().size));
             if constexpr (steps && !nearest) from.body = next(from.body + outer().step);
             if constexpr (Together == 1) take(found, lines[i], t, i);
         }
@@ -283,9 +307,9 @@ struct Block {
         } else {
 #pragma unroll 1
             for (int t = 0; t < Kernel::at(0); ++t) {
-                int position = first_slice() + t;
+                const int from = t * Kernel::dilation(0), position = first_slice() + from;
                 if (Inside || within(position, w.axis[0].size))
-                    load_slice(found, all.at(position * w.axis[0].step), t);
+                    load_slice(found, all.at(position * w.axis[0].step), from);
             }
         }
     }
@@ -297,7 +321,7 @@ struct Block {
     }
 
     // What was found of rows of outputs, merged downwards.
-    static constexpr int Together = Axes == 2 && !Op::indices ? together(KR, SR, Height) : 1;
+    static constexpr int Together = Axes == 2 && !Op::indices && DR == 1 ? together(KR, SR, Height) : 1;
     struct Columns {
         Line row[Height];
     };
@@ -311,7 +335,7 @@ struct Block {
 #pragma unroll
         for (int r = 0; r < Height; ++r) {
             const int tap = i - r * SR;
-            if (tap < 0 || tap >= KR) continue;
+            if (!tapped(tap, 1, KR, SR, DR)) continue;
             if (Axes < 3 && tap == 0) columns.row[r] = line;
             else columns.row[r].merge(merged, line);
         }
@@ -360,30 +384,32 @@ struct Block {
         unsigned code[Outputs * Lanes];
     };
     static constexpr unsigned digit = 1024;
-    static_assert(Span <= digit && (Height - 1) * SR + KR <= digit, "a pixel and a line are a digit");
+    static_assert(Span <= digit && Depth <= digit, "a pixel and a line are a digit");
 
     // A window begins on its first valid tap, so that all -inf names that one.
     struct Found {
         Best row[Height];
     };
     __device__ void start(Found& found) const {
-        auto hidden = [](int first) { return Inside || first >= 0 ? 0 : -first; };
+        auto hidden = [](int first, int dilation) {
+            return Inside || first >= 0 ? 0 : divide_up(-first, dilation) * dilation;
+        };
 #pragma unroll
         for (int r = 0; r < Height; ++r) {
-            int line = r * SR + (r * SR < KR ? hidden(first_row() + r * SR) : 0);
-            unsigned code = (hidden(first_slice()) * digit + line) * digit;
+            int line = r * SR + (r * SR < outer_extent ? hidden(first_row() + r * SR, DR) : 0);
+            unsigned code = (hidden(first_slice(), Kernel::dilation(0)) * digit + line) * digit;
 #pragma unroll
             for (int b = 0; b < Outputs * Lanes; ++b) {
                 int pixel = b / Lanes * S;
                 found.row[r].value[b] = lowest<T>();
-                found.row[r].code[b] = code + pixel + (pixel < Pad ? hidden(first_pixel() + pixel) : 0);
+                found.row[r].code[b] = code + pixel + (pixel < Pad ? hidden(first_pixel() + pixel, D) : 0);
             }
         }
     }
     __device__ void take(Found& found, const Line& line, int t, int i) const {
 #pragma unroll
         for (int r = 0; r < Height; ++r)
-            if (0 <= i - r * SR && i - r * SR < KR) take_row(found.row[r], line, (t * digit + i) * digit);
+            if (tapped(i - r * SR, 1, KR, SR, DR)) take_row(found.row[r], line, (t * digit + i) * digit);
     }
     __device__ void take_row(Best& best, const Line& line, unsigned code) const {
 #pragma unroll
@@ -393,7 +419,7 @@ struct Block {
                 auto v = line.at(under(b, j));
                 bool greater = displaces(v, best.value[b]);
                 best.value[b] = greater ? v : best.value[b];
-                best.code[b] = greater ? code + b / Lanes * S + j : best.code[b];
+                best.code[b] = greater ? code + b / Lanes * S + j * D : best.code[b];
             }
         }
     }
@@ -483,24 +509,27 @@ struct Block {
     }
 
     // Pixel of a line that tap j of output element b reads, and the taps that are no padding.
-    __device__ static constexpr int pixel(int b, int j) { return b / Lanes * S + j + Before; }
+    __device__ static constexpr int pixel(int b, int j) { return b / Lanes * S + j * D + Before; }
     __device__ static constexpr int first_tap(int b) { return Row ? most(0, -pixel(b, 0)) : 0; }
     __device__ static constexpr int last_tap(int b) {
         return Row ? least(K, Body - pixel(b, 0)) - 1 : K - 1;
     }
+    // Pixel of a line `place` behind the begin of the first window, or a neighbour where it is padding.
+    __device__ static int pixel_near(int place) {
+        const int p = place + Before;
+        return Row ? most(least(p, Body - 1), 0) : p;
+    }
     // Element of a line that tap j of output element b reads, or a neighbour where it is padding.
     __device__ static int under(int b, int j) {
-        int p = pixel(b, j);
-        if (Row) p = p < 0 ? 0 : p < Body ? p : Body - 1;
-        return p * Lanes + b % Lanes;
+        return pixel_near(b / Lanes * S + j * D) * Lanes + b % Lanes;
     }
 
     // Taps first .. last of output element b, where cells are elements.
     __device__ Accumulator reduce(const Line& columns, int b, int first, int last) const {
         const int from = pixel(b, 0) * Lanes + b % Lanes;
-        Accumulator a = columns.cell[from + first * Lanes];
+        Accumulator a = columns.cell[from + first * D * Lanes];
 #pragma unroll
-        for (int j = first + 1; j <= last; ++j) a = op.merge(a, columns.cell[from + j * Lanes]);
+        for (int j = first + 1; j <= last; ++j) a = op.merge(a, columns.cell[from + j * D * Lanes]);
         return a;
     }
 
@@ -512,13 +541,13 @@ struct Block {
     __device__ void pair_up(const Line& columns, Pairs& pixels) const {
 #pragma unroll
         for (int i = 0; i < Span; ++i)
-            pixels.from[i] = columns.pair(under(0, i), under(0, least(i + 1, Span - 1)));
+            pixels.from[i] = columns.pair(pixel_near(i), pixel_near(least(i + 1, Span - 1)));
     }
     __device__ unsigned reduce_pair(const Pairs& pixels, int b) const {
         const int next = least(b + 1, Outputs - 1), first = first_tap(next);
-        unsigned a = pixels.from[b + first];
+        unsigned a = pixels.from[b + first * D];
 #pragma unroll
-        for (int j = first + 1; j <= last_tap(b); ++j) a = op.merge_pairs(a, pixels.from[b + j]);
+        for (int j = first + 1; j <= last_tap(b); ++j) a = op.merge_pairs(a, pixels.from[b + j * D]);
         return a;
     }
 
@@ -532,9 +561,13 @@ struct Block {
         return a;
     }
 
-    // Taps of one axis that count for a window that starts at `start`.
-    template <int Size> __device__ static int counted(const Axis<int>& axis, int start) {
-        return most(least(start + Size, axis.count_end) - most(start, axis.count_begin), 1);
+    // Taps along an axis that count for a window that starts at `start`.
+    template <int A> __device__ int counted(int start) const {
+        const Axis<int>& axis = w.axis[A];
+        constexpr int size = Kernel::at(A), dilation = Kernel::dilation(A);
+        if constexpr (dilation > 1)
+            return most(clip(start, axis.count_begin, axis.count_end, size, dilation).count, 1);
+        return most(least(start + size, axis.count_end) - most(start, axis.count_begin), 1);
     }
 
     // Whether a window may begin before the positions that count, and end behind them.
@@ -545,13 +578,13 @@ struct Block {
 
     // Taps that count along the outer axes and along the row; none count as one.
     __device__ int counted_above(int r) const {
-        const int slices = Axes > 2 ? counted<Kernel::at(0)>(w.axis[0], first_slice()) : 1;
-        return slices * (Axes > 1 ? counted<KR>(outer(), first_row() + r * SR) : 1);
+        const int slices = Axes > 2 ? counted<0>(first_slice()) : 1;
+        return slices * (Axes > 1 ? counted<Outer>(first_row() + r * SR) : 1);
     }
     __device__ int counted_along(int output) const {
         const int start = first_pixel() + output * S;
-        const int first = leads(output) ? most(inner().count_begin - start, 0) : 0;
-        const int end = trails(output) ? least(inner().count_end - start, K) : K;
+        const int first = leads(output) ? divide_up(most(inner().count_begin - start, 0), D) : 0;
+        const int end = trails(output) ? least(divide_up(inner().count_end - start, D), K) : K;
         return most(end - first, 1);
     }
     // What the averages of a row are divided by, by the taps that count along it.
@@ -625,7 +658,7 @@ struct Block {
     };
 
     // Outputs along a row together, as rows of outputs are down the columns.
-    static constexpr int Along = Row ? 1 : together(K, S, Outputs);
+    static constexpr int Along = Row || D > 1 ? 1 : together(K, S, Outputs);
 
     __device__ void reduce_row(const Line& columns, Sums& sums) const {
         if constexpr (pairs) reduce_row_in_pairs(columns, sums);
@@ -741,15 +774,17 @@ struct Block {
             auto a = op.start();
 #pragma unroll 1
             for (int t = 0; t < taps; ++t) {
-                int column_read = block.first_pixel() + column * S + t % K;
+                int column_read = block.first_pixel() + column * S + t % K * D;
                 bool inside = within(column_read, block.size());
                 int from = block.offset_of(column_read) + lane;
                 auto reach = [&](const Axis<int>& axis, int position) {
                     inside = inside && within(position, axis.size);
                     from += position * axis.step;
                 };
-                if constexpr (Axes > 1) reach(block.outer(), block.first_row() + row * SR + t / K % KR);
-                if constexpr (Axes > 2) reach(block.w.axis[0], block.first_slice() + t / K / KR);
+                if constexpr (Axes > 1)
+                    reach(block.outer(), block.first_row() + row * SR + t / K % KR * DR);
+                if constexpr (Axes > 2)
+                    reach(block.w.axis[0], block.first_slice() + t / K / KR * Kernel::dilation(0));
                 if (inside) a = op.merge(a, op.lift(value(block.x[from]), t));
             }
             return a;

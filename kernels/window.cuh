@@ -45,6 +45,11 @@ template <int... N> struct Sizes {
         constexpr int sizes[] = {N...};
         return sizes[i];
     }
+    __host__ __device__ static constexpr int dilation(int) { return 1; }
+};
+// Those of a kernel whose taps lie apart.
+template <class Kernel, class Dilations> struct Dilated : Kernel {
+    __host__ __device__ static constexpr int dilation(int i) { return Dilations::at(i); }
 };
 
 // Takes the innermost coordinate off n.
@@ -110,7 +115,9 @@ struct Place {
 
     __device__ Index kernel(int a) const { return Kernel::known ? Kernel::at(a) : w.axis[a].kernel; }
     __device__ Index stride(int a) const { return Stride::known ? Stride::at(a) : w.axis[a].stride; }
-    __device__ Index dilation(int a) const { return Kernel::known ? 1 : w.axis[a].dilation; }
+    __device__ Index dilation(int a) const {
+        return Kernel::known ? Kernel::dilation(a) : w.axis[a].dilation;
+    }
 
     __device__ void clip_axis(int a, Index coordinate) {
         start[a] = coordinate * stride(a) - (Inside ? 0 : w.axis[a].pad_begin);

@@ -90,11 +90,12 @@ def _pools(
     strides: Sequence[int],
     spatial: Sequence[int],
     pads: int,
+    dilations: int = 1,
 ) -> Iterator[Problem]:
     for (op, dtype, attributes), last in product(among, (False, True)):
         yield resolve(
             op, _shape(channels, spatial, last), dtype, kernel_shape=kernel, strides=strides,
-            pads=pads, channels_last=last, **attributes,
+            pads=pads, dilations=dilations, channels_last=last, **attributes,
         )  # fmt: skip
 
 
@@ -153,22 +154,23 @@ def _other_problems() -> Iterator[Problem]:
 
 Sizes = tuple[int, ...]
 
-WINDOWS: tuple[tuple[Sizes, Sizes, int], ...] = (
-    ((3, 3), (2, 2), 1),
-    ((2, 2), (2, 2), 0),
-    ((3, 3), (1, 1), 1),
-    ((13, 13), (1, 1), 6),
-    ((3,), (2,), 1),
-    ((15, 15), (2, 2), 7),
-    ((2, 2, 2), (2, 2, 2), 0),
-    ((7, 7, 7), (1, 1, 1), 3),
-    ((3, 1), (2, 1), 0),
-    ((4, 8), (2, 4), 0),
-    ((2,) * 4, (2,) * 4, 0),
+WINDOWS: tuple[tuple[Sizes, Sizes, int, int], ...] = (
+    ((3, 3), (2, 2), 1, 1),
+    ((2, 2), (2, 2), 0, 1),
+    ((3, 3), (1, 1), 1, 1),
+    ((3, 3), (1, 1), 2, 2),
+    ((13, 13), (1, 1), 6, 1),
+    ((3,), (2,), 1, 1),
+    ((15, 15), (2, 2), 7, 1),
+    ((2, 2, 2), (2, 2, 2), 0, 1),
+    ((7, 7, 7), (1, 1, 1), 3, 1),
+    ((3, 1), (2, 1), 0, 1),
+    ((4, 8), (2, 4), 0, 1),
+    ((2,) * 4, (2,) * 4, 0, 1),
 )
-"""Kernel, strides and pads: what networks have, large windows that overlap at stride 2 and in
-volumes, an axis that the window leaves alone, many taps, and four axes. Few enough to compile them
-all within minutes."""
+"""Kernel, strides, pads and dilations: what networks have, large windows that overlap at stride 2
+and in volumes, an axis that the window leaves alone, many taps, and four axes. Few enough to
+compile them all within minutes."""
 
 CHANNELS = 64
 PLANE = (2**16, 224, 56, 14)
@@ -191,9 +193,9 @@ GLOBAL: tuple[Sizes, ...] = ((7, 7), (56, 56))
 def network_plans() -> Iterator[Plan]:
     """Plans of what networks launch: the planner's choice, and the same window in window.cu."""
     among = [reduction for reduction in reductions() if usual(reduction)]
-    for kernel, strides, pads in WINDOWS:
+    for kernel, strides, pads, dilations in WINDOWS:
         spatial = (PLANE[len(kernel) - 1],) * len(kernel)
-        for problem in _pools(among, CHANNELS, kernel, strides, spatial, pads):
+        for problem in _pools(among, CHANNELS, kernel, strides, spatial, pads, dilations):
             yield (chosen := _plan(problem))
             if chosen.kernel == "strips":
                 yield _plan_without_strips(problem)

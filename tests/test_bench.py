@@ -542,13 +542,14 @@ those of the fewest instructions are held to it."""
 
 
 def sliding(
-    op: str, dtype: str, layout: str, kernel: int, stride: int = 1, flags: Sequence[str] = ()
-) -> Case:
+    op: str, dtype: str, layout: str, kernel: int, stride: int = 1, flags: Sequence[str] = (),
+    dilation: int = 1,
+) -> Case:  # fmt: skip
     """A square window on images of 512 x 512 with 64 channels."""
     shape = (4, 64, 512, 512) if layout == "NCHW" else (4, 512, 512, 64)
     fields = {"id": f"k{kernel}", "op": op, "dtype": dtype, "layout": layout, "shape": shape}
-    fields |= {"kernel": kernel, "strides": stride, "pads": kernel // 2, "flags": flags}
-    return Case.from_json(fields)
+    fields |= {"kernel": kernel, "strides": stride, "dilations": dilation, "flags": flags}
+    return Case.from_json(fields | {"pads": kernel // 2 * dilation})
 
 
 @pytest.mark.slow
@@ -765,6 +766,22 @@ def test_the_chosen_kernel_issues_hardly_more_than_any_other(dtype: str) -> None
         assert cost <= 1.2 * min(rest), (case, cost, dict(zip(kernels[1:], rest, strict=True)))
 
 
+@pytest.mark.usefixtures("tools")
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_dilated_windows_of_3_x_3_leave_memory_the_limit(layout: str) -> None:
+    """At stride 1, by tiles: one output for each thread took three to ten times the budget."""
+    ways: list[tuple[str, str, Sequence[str]]] = [
+        *product(("max", "average", "lp"), ("float64", "float32"), ((),)),
+        *product(("max",), ("float16", "bfloat16"), ((),)),
+        *product(("max",), ("float64", "float32"), (("indices",),)),
+    ]
+    cases = [sliding(op, dtype, layout, 3, 1, flags, 2) for op, dtype, flags in ways]
+    plans = planned(cases)
+    assert {plan.kernel for _, plan in plans} == {"rows"}
+    for way, row in zip(ways, analysed(plans), strict=True):
+        assert max(row["issued"], row["path"]) < row["budget"], way
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("tools")
 def test_large_windows_apart_take_the_cheaper_kernel_channels_last() -> None:
@@ -840,8 +857,9 @@ def test_few_images_channels_last_are_read_at_the_speed_of_memory(dtype: str) ->
 def test_estimates_of_rows_meet_the_counts(dtype: str) -> None:
     """Within a half, where their spread over random tiles is a tenth."""
     kernels = (2, 3) if dtype == "float64" else (3, 5)  # of larger ones no tile is short enough
-    ways = product(("max", "average", "lp"), ("NCHW", "NHWC"), kernels)
-    cases = [sliding(op, dtype, layout, k) for op, layout, k in ways]
+    ways = [*product(kernels, (1,)), *product((2, 3), (2,))]
+    ways = product(("max", "average", "lp"), ("NCHW", "NHWC"), ways)
+    cases = [sliding(op, dtype, layout, k, dilation=d) for op, layout, (k, d) in ways]
     for case, row in zip(cases, analysed(planned(cases, "rows")), strict=True):
         geometry = Geometry.of(case.problem, contiguous(case.problem.shape))
         tile = rows.cheapest(case.problem, geometry, 16)

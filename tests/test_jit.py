@@ -115,7 +115,8 @@ def test_the_options_are_the_same_for_every_kernel(
 NAME = "|".join(re.escape(row.cuda) for row in DTYPES)
 NUMBER = r"(0|-?[1-9]\d{0,9})"
 WORD = "int|long long|true|false|nowhere|at_ends|anywhere|one_row|one_pixel|some_pixels"
-ARGUMENT = rf"({NAME}|{NUMBER}|{WORD}|Sizes<{NUMBER}(, {NUMBER})*>)"
+SIZES = rf"Sizes<{NUMBER}(, {NUMBER})*>"
+ARGUMENT = rf"({NAME}|{NUMBER}|{WORD}|{SIZES}|Dilated<{SIZES}, {SIZES}>)"
 OPERATOR = rf"(Max|ArgMax|PlacedMax|Average|IntegerAverage|Lp)<{ARGUMENT}(, {ARGUMENT})*>"
 FIRST = rf"{ARGUMENT}|{OPERATOR}|Paired<{OPERATOR}>"
 EXPRESSION = re.compile(rf"[a-z_]+<({FIRST})(, ({ARGUMENT}|{OPERATOR}))*>")

@@ -243,7 +243,7 @@ def served(configuration: Configuration) -> Configuration:
         return Configuration(whole_images(case), way)
     if kernel not in ("rows", "strips", "separable", "separable_vectors"):
         return configuration
-    x, plain = case.arrays[0], {"dilations": None}
+    x, plain = case.arrays[0], {} if kernel == "rows" else {"dilations": None}
     if kernel != "separable" or x.dtype == np.float64:
         plain |= {"return_indices": False, "storage_order": 0}
     if kernel.startswith("separable") and case.arguments["channels_last"]:
@@ -339,11 +339,12 @@ def test_random_calls_reach_every_kernel():
     assert {launch.source for launch in launches} >= set(SOURCES)
 
 
-def test_random_calls_reach_vectors_of_channels():
+def test_random_calls_reach_vectors_of_channels_and_dilated_tiles():
     functions, ways = ("max_pool", "average_pool", "lp_pool"), ("rows", "large tiles")
     launches = launches_of(one for name in functions for one in drawn(name, 200, 0, ways))
-    packed = {launch.template[10] for launch in launches if launch.source == "rows.cu"}
-    assert packed == {"true", "false"}
+    tiles = [launch.template for launch in launches if launch.source == "rows.cu"]
+    kinds = {(tile[10], tile[1].startswith("Dilated")) for tile in tiles}
+    assert kinds == set(product(("true", "false"), (True, False)))
 
 
 # What the random calls are too small for: many blocks, long windows, planes in parts
@@ -351,6 +352,18 @@ def test_random_calls_reach_vectors_of_channels():
 LARGE: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
     "many blocks": ("max_pool", (2, 5, 24, 25), {"kernel_shape": 3, "pads": 1}),
     "overlapping": ("average_pool", (1, 2, 40, 33), {"kernel_shape": 5, "strides": 2}),
+    "dilated": ("max_pool", (2, 8, 23, 40), {"kernel_shape": 3, "dilations": 2, "pads": 2}),
+    "dilated sums": (
+        "average_pool",
+        (1, 8, 21, 32),
+        {
+            "kernel_shape": (3, 2),
+            "strides": (2, 1),
+            "dilations": (3, 2),
+            "pads": (2, 1, 4, 1),
+            "count_include_pad": True,
+        },
+    ),
     "long row": ("max_pool", (1, 1, 700), {"kernel_shape": 300, "strides": 7, "pads": 100}),
     "parts": ("max_pool", (1, 2, 90, 100), {"kernel_shape": (90, 100)}),
     "parts of three axes": ("average_pool", (1, 3, 9, 25, 40), {"kernel_shape": (9, 25, 40)}),

@@ -213,6 +213,11 @@ def equal_maxima() -> Any:
     return emulator.max_pool(np.zeros((1, 1, 9, 9), np.float32), 3, return_indices=True)
 
 
+def lowest_maxima_of_dilated_windows() -> Any:
+    x = np.full((1, 1, 9, 9), -np.inf, np.float32)
+    return emulator.max_pool(x, 3, dilations=2, pads=1, return_indices=True)
+
+
 def maxima_in_words() -> Any:
     return emulator.max_pool(floats(1, 3, 9, 13, dtype=np.float16), 3, pads=1)
 
@@ -353,6 +358,14 @@ BUGS = {
     "nearest rows past the plane": Planted(
         "rows.cu", "most(least(row, outer().size - 1), 0)", "most(row, 0)", OUTSIDE,
         pool(1, 1, 9, 9, pads=1), "rows",
+    ),
+    "the nearest row for one that a dilated window reads in the padding": Planted(
+        "rows.cu", "Op::repeats && DR == 1;", "Op::repeats;", None,
+        pool(1, 1, 9, 9, dilations=2, pads=2), "rows",
+    ),
+    "no tap of a dilated window as its first valid one": Planted(
+        "rows.cu", "divide_up(-first, dilation) * dilation", "-first", None,
+        lowest_maxima_of_dilated_windows, "rows",
     ),
     "columns of strips past the row": Planted(
         "strips.cu", ", there = taken & within(input, inner().size)", ", there = taken", OUTSIDE,

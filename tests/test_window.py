@@ -54,6 +54,15 @@ def test_the_parts_of_an_axis_give_the_whole(drawn, data):
 
 
 @given(resolved())
+def test_an_axis_that_touches_leaves_no_window_without_a_tap(drawn):
+    axis, line, _ = drawn
+    if axis.touches:
+        assert all(line.valid)
+    elif axis.dilation <= axis.size:
+        assert not all(line.valid)
+
+
+@given(resolved())
 def test_a_trimmed_axis_reads_the_same_positions(drawn):
     axis, line, _ = drawn
     trimmed = axis.trimmed()

@@ -15,7 +15,7 @@ from gpupool.dtypes import DType, byte_sum_dtype
 from gpupool.planner.geometry import Dim, Geometry
 from gpupool.planner.launches import Scalar
 from gpupool.problem import SMALL_P, PoolProblem
-from gpupool.window import taps_of
+from gpupool.window import Axis, taps_of
 
 POW, DOUBLE_POW = 85, 230
 """Instructions of a pow of CUDA's library, called."""
@@ -198,6 +198,12 @@ def cuda(dtype: np.dtype[Any]) -> str:
 def sizes(numbers: Sequence[int]) -> str:
     """Return integers as one template argument."""
     return f"Sizes<{', '.join(map(str, numbers))}>"
+
+
+def kernel_sizes(axes: Sequence[Axis]) -> str:
+    """Return the sizes of a window as one template argument, with its dilations if it has any."""
+    kernel, dilations = [axis.kernel for axis in axes], [axis.dilation for axis in axes]
+    return sizes(kernel) if max(dilations) == 1 else f"Dilated<{sizes(kernel)}, {sizes(dilations)}>"
 
 
 def boolean(value: bool) -> str:

@@ -17,6 +17,7 @@ from gpupool.planner.parameters import (
     by_powers,
     divisor,
     divisor_dtype,
+    kernel_sizes,
     operator,
     sizes,
     window_parameters,
@@ -41,6 +42,12 @@ APART, HELD, REREAD = 0.3, 0.15, 0.3
 and write, what a thread holds, and how often the input is read. Fitted to the times of 950 tiles of
 46 cases on an H200; the tile chosen took 2 % longer than the fastest, in the mean."""
 
+MOST_ROWS, MOST_OUTPUTS = 8, 16
+"""Output rows that one thread may take, and outputs of each."""
+
+DIGIT = 1024
+"""Positions of a row and of a column that a tap's code may name: ``digit`` in kernels/rows.cu."""
+
 TILE_ROW = 28
 """Outputs of a row that one thread may take whole, so that its padding needs no instruction."""
 
@@ -51,9 +58,9 @@ def cheapest(problem: PoolProblem, geometry: Geometry, alignment: int) -> Tile |
     That is one whose instructions leave memory the limit, of a short kernel if there is one.
     """
     dims, inner = geometry.dims, geometry.dims[-1]
-    if len(dims) > 3 or inner.axis.pad_begin >= inner.axis.kernel:
+    if len(dims) > 3 or inner.axis.pad_begin >= inner.axis.extent:
         return None
-    if by_powers(problem) or (problem.indices and not _numbers_fit(problem)):
+    if by_powers(problem) or (problem.indices and not _numbers_fit(problem, dims)):
         return None
     if problem.reduction == "max" and not all(dim.axis.touches for dim in dims):
         return None
@@ -89,7 +96,7 @@ def leaves_memory_the_limit(problem: PoolProblem, geometry: Geometry, tile: Tile
 def _moved(problem: PoolProblem, geometry: Geometry) -> int:
     """Return the bytes of every position that some window may read and of every output."""
     axes = [dim.axis for dim in geometry.dims]
-    read = prod(min(a.size, (a.out - 1) * min(a.stride, a.kernel) + a.kernel) for a in axes)
+    read = prod(min(a.size, (a.out - 1) * min(a.stride, a.kernel) + a.extent) for a in axes)
     return geometry.planes * read * problem.dtype.itemsize + sum(y.nbytes for y in problem.outputs)
 
 
@@ -123,22 +130,23 @@ def _stores_apart(problem: PoolProblem, tile: Tile) -> float:
 
 def _pieces(inner: Axis, packed: bool) -> list[tuple[int, int]]:
     """Return outputs along a row that a thread may take, and the row's size where that is all."""
-    pieces = [(outputs, 0) for outputs in (1, 2, 4, 8, 16)]
-    if packed and inner.out <= TILE_ROW and inner.touches:
+    pieces = [(outputs, 0) for outputs in (1, 2, 4, 8, MOST_OUTPUTS)]
+    if packed and inner.out <= TILE_ROW and inner.touches and inner.dilation == 1:
         pieces.append((inner.out, inner.size))
     return pieces
 
 
-def _numbers_fit(problem: PoolProblem) -> bool:
-    """Whether 32 bits hold the Indices of an image."""
-    return problem.channels * prod(problem.spatial) <= INT32_MAX
+def _numbers_fit(problem: PoolProblem, dims: Sequence[Dim]) -> bool:
+    """Whether 32 bits hold the Indices of an image, and the codes of the taps of a tile."""
+    reach = max(MOST_OUTPUTS * dim.axis.stride + dim.axis.extent for dim in dims[-2:])
+    return problem.channels * prod(problem.spatial) <= INT32_MAX and reach <= DIGIT
 
 
 def _row_counts(dims: Sequence[Dim]) -> list[int]:
     """Return how many output rows a thread may take."""
     if len(dims) == 1:
         return [1]
-    return list(range(1, min(8, dims[-2].axis.out) + 1))
+    return list(range(1, min(MOST_ROWS, dims[-2].axis.out) + 1))
 
 
 def _lanes(problem: PoolProblem) -> tuple[tuple[int, bool], ...]:
@@ -163,7 +171,7 @@ def launch(problem: PoolProblem, geometry: Geometry, tile: Tile) -> Launch:
     """Launch as many threads as there are tiles."""
     axes = [dim.axis for dim in geometry.dims]
     template = (
-        operator(problem, "int"), sizes([a.kernel for a in axes]),
+        operator(problem, "int"), kernel_sizes(axes),
         sizes([a.stride for a in axes]), str(axes[-1].pad_begin), str(tile.row),
         tile.over, tile.partial, str(tile.outputs), str(tile.rows), str(tile.lanes),
         boolean(tile.packed), boolean(geometry.images), str(tile.load), str(tile.store),

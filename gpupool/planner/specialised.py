@@ -19,7 +19,7 @@ SPECIALISATIONS = 256
 """Specialised kernels of one name that a process may ask for, past which others serve."""
 
 MAX_STRIDE = 16
-"""Strides up to this may be compiled in."""
+"""Strides and dilations up to this may be compiled in."""
 
 
 JIT = "GPUPOOL_JIT"
@@ -97,11 +97,14 @@ def refusal(kernel: str) -> str:
 
 
 def specialisable(geometry: Geometry) -> bool:
-    """Whether kernel and strides of a window may be compiled in."""
+    """Whether kernel, strides and dilations of a window may be compiled in.
+
+    A dilated window that is trimmed to one tap may begin behind the edge: it may not.
+    """
     axes = [dim.axis for dim in geometry.dims]
     return (
         compiles_in()
         and geometry.index_type == "int"
         and geometry.taps <= SPECIALISED_TAPS
-        and all(a.adjoining and a.stride <= MAX_STRIDE for a in axes)
+        and all(a.pad_begin >= 0 and max(a.stride, a.dilation) <= MAX_STRIDE for a in axes)
     )

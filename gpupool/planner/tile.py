@@ -58,7 +58,8 @@ class Tile:
         over = "nowhere" if divides and all(dim.inside for dim in geometry.dims) else "anywhere"
         partial = _partial(problem, geometry, outputs)
         tile = cls(outputs, rows, lanes, packed, load, store, merged, row, over, partial)
-        if over == "anywhere" and tile._clamps(problem, inner.axis):
+        dense = all(dim.axis.dilation == 1 for dim in geometry.dims[-2:])
+        if over == "anywhere" and dense and tile._clamps(problem, inner.axis):
             tile = replace(tile, over="at_ends")
         return tile if tile._fits(problem, inner.axis) else None
 
@@ -84,7 +85,7 @@ class Tile:
 
     def halos(self, inner: Axis) -> tuple[int, int]:
         """Pixels that a packed tile reads before its body and behind it."""
-        behind = (self.outputs - 1) * inner.stride + inner.kernel - inner.pad_begin
+        behind = (self.outputs - 1) * inner.stride + inner.extent - inner.pad_begin
         return inner.pad_begin, max(0, behind - self.outputs * inner.stride)
 
     def _fits(self, problem: PoolProblem, inner: Axis) -> bool:
@@ -98,7 +99,7 @@ class Tile:
 
     def _span(self, inner: Axis) -> int:
         """Pixels of a row that a thread holds."""
-        span = (self.outputs - 1) * inner.stride + inner.kernel
+        span = (self.outputs - 1) * inner.stride + inner.extent
         return min(self.row, span - inner.pad_begin) if self.row else span
 
     def threads(self, geometry: Geometry) -> int:

@@ -8,6 +8,8 @@ twentieth (standard deviation).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
 
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import BUSY
@@ -88,10 +90,10 @@ class Line:
     @classmethod
     def of(cls, tile: Tile, inner: Axis, itemsize: int) -> Line:
         """Count the elements, loads and words of a halo, the body, and a halo behind it."""
-        span = (tile.outputs - 1) * inner.stride + inner.kernel
         if not tile.packed:
-            parts = [(tile.lanes, tile.lanes)] * span
+            parts = [(tile.lanes, tile.lanes)] * tapped(inner, tile.outputs)
         else:
+            span = (tile.outputs - 1) * inner.stride + inner.extent
             body = min(tile.row or tile.outputs * inner.stride, span - inner.pad_begin)
             halos = [] if tile.row else [_halo(tile, pixels) for pixels in tile.halos(inner)]
             parts = [(body * tile.lanes, tile.load), *halos]
@@ -174,8 +176,23 @@ def exact(problem: PoolProblem) -> bool:
 
 def lines(axes: tuple[Axis, ...], tile: Tile) -> int:
     """Return the rows of one slice of the input under a tile."""
-    down = down_axis(axes)
-    return (tile.rows - 1) * down.stride + down.kernel
+    return tapped(down_axis(axes), tile.rows)
+
+
+@lru_cache
+def tapped(axis: Axis, windows: int) -> int:
+    """Return the positions from the first tap of so many neighbouring windows to their last one.
+
+    Of a dilation, those where a window has a tap.
+
+    >>> axis = Axis.resolve(20, kernel=3, dilation=4)
+    >>> tapped(axis, 1), tapped(axis, 2), tapped(axis, 5)
+    (3, 6, 13)
+    """
+    if axis.dilation == 1:
+        return (windows - 1) * axis.stride + axis.kernel
+    first, taps = range(windows), range(axis.kernel)
+    return len({o * axis.stride + t * axis.dilation for o, t in product(first, taps)})
 
 
 def down_axis(axes: tuple[Axis, ...]) -> Axis:
@@ -220,29 +237,34 @@ def _merges(axes: tuple[Axis, ...], tile: Tile, line: Line, slices: int) -> floa
     if len(axes) > 2:
         down = cells * tile.rows * (slices * rows.kernel - 1)
     else:
-        down = cells * _shared_merges(rows.kernel, rows.stride, tile.rows)
+        down = cells * _shared_merges(rows, tile.rows)
     if tile.row:  # without the padding
         along: float = sum(len(inner.taps(output)) - 1 for output in range(inner.out))
     elif tile.pairs:
         along = tile.outputs * (inner.kernel - 1)
     else:
-        along = _shared_merges(inner.kernel, inner.stride, tile.outputs)
+        along = _shared_merges(inner, tile.outputs)
     return down + along * tile.rows * tile.lanes / (2 if tile.pairs else 1)
 
 
-def _shared_merges(kernel: int, stride: int, outputs: int) -> int:
+def _shared_merges(axis: Axis, outputs: int) -> int:
     """Return the merges along an axis for neighbouring outputs that share taps."""
-    together = _together(kernel, stride, outputs)
+    together = _together(axis, outputs)
     groups, rest = divmod(outputs, together)
-    return groups * _merges_of(kernel, stride, together) + _merges_of(kernel, stride, rest)
+    return groups * _merges_of(axis, together) + _merges_of(axis, rest)
 
 
-def _merges_of(kernel: int, stride: int, together: int) -> int:
-    return kernel - 2 + (together - 1) * (stride + 1) + (together == 1) if together else 0
+def _merges_of(axis: Axis, together: int) -> int:
+    if not together:
+        return 0
+    return axis.kernel - 2 + (together - 1) * (axis.stride + 1) + (together == 1)
 
 
-def _together(kernel: int, stride: int, outputs: int) -> int:
-    """Return how many outputs share taps: ``together`` in kernels/rows.cu."""
+def _together(axis: Axis, outputs: int) -> int:
+    """Return how many outputs share taps: ``together`` in kernels/rows.cu; dilated, none."""
+    kernel, stride = axis.kernel, axis.stride
+    if axis.dilation > 1:
+        return 1
     if kernel > stride + 3:
         return min(outputs, (kernel - 1) // stride + 1)
     return min(outputs, 2) if kernel > stride + 1 else 1

@@ -8,6 +8,7 @@ from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import BUSY, Launch
 from gpupool.planner.parameters import (
     boolean,
+    kernel_sizes,
     operator,
     power_cost,
     sizes,
@@ -38,7 +39,7 @@ def launch(problem: PoolProblem, geometry: Geometry, specialised: bool) -> Launc
         operator(problem, index),
         str(len(axes)),
         index,
-        sizes([a.kernel if specialised else 0 for a in axes]),
+        kernel_sizes(axes) if specialised else sizes([0] * len(axes)),
         sizes([a.stride if specialised else 0 for a in axes]),
         boolean(problem.channels_last),
     )
