@@ -258,11 +258,12 @@ class Kernel:
 def row_of(launch: Launch) -> str:
     """The line of the table: what differs in axes, layout and window shares one.
 
-    Lanes of strips.cu that have pixels have another, since they take more registers.
+    Dilated ones and lanes of strips.cu that have pixels have another: they take more registers.
     """
     wide = " 64-bit" if "long long" in launch.template[1:] else ""
     pixels = " of pixels" if launch.kernel == "strips" and launch.template[6] != "0" else ""
-    return f"{launch.kernel}<{launch.template[0]}>{wide}{pixels}"
+    dilated = " dilated" if any(one.startswith("Dilated") for one in launch.template) else ""
+    return f"{launch.kernel}<{launch.template[0]}>{wide}{pixels}{dilated}"
 
 
 @contextmanager
