@@ -116,7 +116,7 @@ class Axis:
     def adjoining(self) -> bool:
         """Whether taps adjoin, the first of all at the edge of the input or in the padding.
 
-        A dilated window that is trimmed to one tap may begin behind the edge.
+        A dilated window that is trimmed may begin behind the edge.
 
         >>> axis = Axis.resolve(5, kernel=3, dilation=6, pads=(5, 5))
         >>> axis.trimmed().pad_begin, axis.trimmed().adjoining

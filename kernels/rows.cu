@@ -17,7 +17,8 @@
 //
 // What the plan proves costs no instruction: of a Row that one thread takes whole the padding is
 // left out, and where neither tiles nor windows lie over the edge nothing is tested. Where windows
-// alone do, at the ends of a row, maxima read what is nearest to the edge in place of padding.
+// alone do, at the ends of a row, maxima read what is nearest to the edge in place of padding, unless
+// they are dilated: what is nearest need not be a tap then.
 // Counted cost in instructions per output of 3 x 3 by the tiles that the plan chooses, which are not those
 // of the fewest: maxima 14 to 41, means of Half 15, second norms 62, and 98 with Indices at stride 2;
 // dilated by 2, maxima of Half 14 and of float 31, means of float 31, and 66 with Indices.
@@ -201,7 +202,7 @@ struct Block {
     }
 
     // For a maximum the nearest row, which its windows read too, does for one in the padding, and
-    // the nearest vector of a row for a halo.
+    // the nearest vector of a row for a halo. Of dilated windows they may lie between taps.
     static constexpr bool steps = Axes > 1, nearest = steps && !Inside && Op::repeats && DR == 1;
     static constexpr bool clamps = Over == at_ends;
     static_assert(!clamps || (Op::repeats && Packed && Lanes == 1 && !Row), "a maximum of rows");
@@ -272,6 +273,7 @@ struct Block {
             load_halo<Line::left + Line::body, Line::right>(
                 line, clamps ? parts.right : from + Line::body, readable, Body);
         } else {
+            if constexpr (D > 1) line.clear(merged);  // pixels that no tap reads are merged, too
 #pragma unroll
             for (int i = 0; i < Span; ++i) {
                 if (!pixel_tapped(i)) continue;

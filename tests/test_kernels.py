@@ -244,7 +244,7 @@ def served(configuration: Configuration) -> Configuration:
     if kernel not in ("rows", "strips", "separable", "separable_vectors"):
         return configuration
     x, plain = case.arrays[0], {} if kernel == "rows" else {"dilations": None}
-    if kernel != "separable" or x.dtype == np.float64:
+    if kernel != "rows" and (kernel != "separable" or x.dtype == np.float64):
         plain |= {"return_indices": False, "storage_order": 0}
     if kernel.startswith("separable") and case.arguments["channels_last"]:
         x, plain = np.moveaxis(x, -1, 1), plain | {"channels_last": False}
@@ -1177,6 +1177,56 @@ def test_a_dilation_between_no_two_taps_reaches_nowhere() -> None:
     case = Case("max_pool", (x,), arguments)
     for name in kernels_of("MaxPool"):
         assert_right(case, Configuration(case, name).run(build="checked"))
+
+
+REACHING: list[tuple[str, str, tuple[int, ...], dict[str, Any]]] = [
+    ("max_pool", "float32", (1, 1, 1100, 4), {"kernel_shape": (66, 1), "dilations": (16, 1)}),
+    ("average_pool", "uint8", (1, 1, 1300, 4), {"kernel_shape": (80, 1), "dilations": (16, 1)}),
+    ("average_pool", "float32", (1, 2, 140, 3), {"kernel_shape": (9, 2), "dilations": (16, 1)}),
+    *(
+        (
+            "max_pool",
+            dtype,
+            (1, 1, 1030, 3, 4),
+            {"kernel_shape": (65, 1, 3), "dilations": (16, 1, 1), "return_indices": True},
+        )
+        for dtype in ("float32", "float16")
+    ),
+    ("max_pool", "int8", (2, 1, 40, 50), {"kernel_shape": 3, "dilations": 16, "pads": 8}),
+]
+
+
+@pytest.mark.parametrize(("function", "dtype", "shape", "arguments"), REACHING)
+def test_dilated_windows_may_reach_far(function, dtype, shape, arguments) -> None:
+    """Farther than a digit of a tap's code counts, or than a tile takes lines."""
+    x = np.random.default_rng(0).integers(0, 99, shape).astype(strategies.dtype_of(dtype))
+    case = Case(function, (x,), arguments)
+    for name in ("auto", "rows", "specialised"):
+        assert_right(case, Configuration(case, name).run(build="checked"))
+
+
+def test_what_lies_between_dilated_pixels_is_never_added() -> None:
+    x = np.random.default_rng(0).integers(0, 255, (1, 7, 9, 9, 16)).astype(np.uint8)
+    window = {"kernel_shape": (5, 5, 2), "dilations": (1, 1, 4), "channels_last": True}
+    case = Case("average_pool", (x,), window)
+    assert_right(case, Configuration(case, "rows").run(build="checked"))
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("spatial", [(13,), (9, 13), (5, 9, 12)])
+@pytest.mark.parametrize("function", ["average_pool", "lp_pool"])
+def test_sums_of_dilated_windows_are_looked_at_again(function, spatial, last) -> None:
+    """They overflow, or lose small terms, and each tap is found a second time."""
+    rng = np.random.default_rng(len(spatial))
+    shape = (1, *spatial, 4) if last else (1, 4, *spatial)
+    x = rng.choice([3e38, -3e38, 1e-30, 2e-30, 1.0], shape).astype(np.float32)
+    dilations = (2, 3, 2)[-len(spatial) :]
+    window = {"kernel_shape": 2, "dilations": dilations, "pads": 1, "channels_last": last}
+    case = Case(function, (x,), window)
+    (launch,) = Configuration(case, "rows").launches
+    assert launch.source == "rows.cu"
+    assert "Dilated" in launch.expression
+    assert_right(case, Configuration(case, "rows").run())
 
 
 @pytest.mark.parametrize(

@@ -42,11 +42,9 @@ APART, HELD, REREAD = 0.3, 0.15, 0.3
 and write, what a thread holds, and how often the input is read. Fitted to the times of 950 tiles of
 46 cases on an H200; the tile chosen took 2 % longer than the fastest, in the mean."""
 
-MOST_ROWS, MOST_OUTPUTS = 8, 16
-"""Output rows that one thread may take, and outputs of each."""
-
-DIGIT = 1024
-"""Positions of a row and of a column that a tap's code may name: ``digit`` in kernels/rows.cu."""
+REACH = 128
+"""Positions from the first tap of a dilated window to its last, at most: lines between taps, which
+nobody reads, cost the compiler time."""
 
 TILE_ROW = 28
 """Outputs of a row that one thread may take whole, so that its padding needs no instruction."""
@@ -60,7 +58,9 @@ def cheapest(problem: PoolProblem, geometry: Geometry, alignment: int) -> Tile |
     dims, inner = geometry.dims, geometry.dims[-1]
     if len(dims) > 3 or inner.axis.pad_begin >= inner.axis.extent:
         return None
-    if by_powers(problem) or (problem.indices and not _numbers_fit(problem, dims)):
+    if by_powers(problem) or (problem.indices and not _numbers_fit(problem)):
+        return None
+    if any(dim.axis.dilation > 1 and dim.axis.extent > REACH for dim in dims):
         return None
     if problem.reduction == "max" and not all(dim.axis.touches for dim in dims):
         return None
@@ -130,23 +130,22 @@ def _stores_apart(problem: PoolProblem, tile: Tile) -> float:
 
 def _pieces(inner: Axis, packed: bool) -> list[tuple[int, int]]:
     """Return outputs along a row that a thread may take, and the row's size where that is all."""
-    pieces = [(outputs, 0) for outputs in (1, 2, 4, 8, MOST_OUTPUTS)]
+    pieces = [(outputs, 0) for outputs in (1, 2, 4, 8, 16)]
     if packed and inner.out <= TILE_ROW and inner.touches and inner.dilation == 1:
         pieces.append((inner.out, inner.size))
     return pieces
 
 
-def _numbers_fit(problem: PoolProblem, dims: Sequence[Dim]) -> bool:
-    """Whether 32 bits hold the Indices of an image, and the codes of the taps of a tile."""
-    reach = max(MOST_OUTPUTS * dim.axis.stride + dim.axis.extent for dim in dims[-2:])
-    return problem.channels * prod(problem.spatial) <= INT32_MAX and reach <= DIGIT
+def _numbers_fit(problem: PoolProblem) -> bool:
+    """Whether 32 bits hold the Indices of an image."""
+    return problem.channels * prod(problem.spatial) <= INT32_MAX
 
 
 def _row_counts(dims: Sequence[Dim]) -> list[int]:
     """Return how many output rows a thread may take."""
     if len(dims) == 1:
         return [1]
-    return list(range(1, min(MOST_ROWS, dims[-2].axis.out) + 1))
+    return list(range(1, min(8, dims[-2].axis.out) + 1))
 
 
 def _lanes(problem: PoolProblem) -> tuple[tuple[int, bool], ...]:

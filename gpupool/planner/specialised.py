@@ -99,7 +99,7 @@ def refusal(kernel: str) -> str:
 def specialisable(geometry: Geometry) -> bool:
     """Whether kernel, strides and dilations of a window may be compiled in.
 
-    A dilated window that is trimmed to one tap may begin behind the edge: it may not.
+    Trimmed, a dilated window may begin behind the edge: such a one may not.
     """
     axes = [dim.axis for dim in geometry.dims]
     return (

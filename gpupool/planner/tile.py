@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import product
 from math import prod
 
 from gpupool.planner.geometry import Geometry
@@ -99,7 +101,7 @@ class Tile:
 
     def _span(self, inner: Axis) -> int:
         """Pixels of a row that a thread holds."""
-        span = (self.outputs - 1) * inner.stride + inner.extent
+        span = positions(inner, self.outputs)
         return min(self.row, span - inner.pad_begin) if self.row else span
 
     def threads(self, geometry: Geometry) -> int:
@@ -114,6 +116,22 @@ class Tile:
         """Column groups of a row, and row groups of a plane."""
         rows = geometry.dims[-2].axis.out if len(geometry.dims) > 1 else 1
         return -(-geometry.dims[-1].axis.out // self.outputs), -(-rows // self.rows)
+
+
+@lru_cache
+def positions(axis: Axis, windows: int) -> int:
+    """Return how many positions of an axis so many neighbouring windows take.
+
+    They are all from the first tap to the last, but of dilated windows those where one has a tap.
+
+    >>> axis = Axis.resolve(20, kernel=3, dilation=4)
+    >>> positions(axis, 1), positions(axis, 2), positions(axis, 5)
+    (3, 6, 13)
+    """
+    if axis.dilation == 1:
+        return (windows - 1) * axis.stride + axis.kernel
+    first, taps = range(windows), range(axis.kernel)
+    return len({o * axis.stride + t * axis.dilation for o, t in product(first, taps)})
 
 
 def vector(pixels: int) -> int:

@@ -8,12 +8,10 @@ twentieth (standard deviation).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import product
 
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import BUSY
-from gpupool.planner.tile import Tile, vector
+from gpupool.planner.tile import Tile, positions, vector
 from gpupool.problem import PoolProblem
 from gpupool.window import Axis
 
@@ -91,7 +89,7 @@ class Line:
     def of(cls, tile: Tile, inner: Axis, itemsize: int) -> Line:
         """Count the elements, loads and words of a halo, the body, and a halo behind it."""
         if not tile.packed:
-            parts = [(tile.lanes, tile.lanes)] * tapped(inner, tile.outputs)
+            parts = [(tile.lanes, tile.lanes)] * positions(inner, tile.outputs)
         else:
             span = (tile.outputs - 1) * inner.stride + inner.extent
             body = min(tile.row or tile.outputs * inner.stride, span - inner.pad_begin)
@@ -176,23 +174,7 @@ def exact(problem: PoolProblem) -> bool:
 
 def lines(axes: tuple[Axis, ...], tile: Tile) -> int:
     """Return the rows of one slice of the input under a tile."""
-    return tapped(down_axis(axes), tile.rows)
-
-
-@lru_cache
-def tapped(axis: Axis, windows: int) -> int:
-    """Return the positions from the first tap of so many neighbouring windows to their last one.
-
-    Of a dilation, those where a window has a tap.
-
-    >>> axis = Axis.resolve(20, kernel=3, dilation=4)
-    >>> tapped(axis, 1), tapped(axis, 2), tapped(axis, 5)
-    (3, 6, 13)
-    """
-    if axis.dilation == 1:
-        return (windows - 1) * axis.stride + axis.kernel
-    first, taps = range(windows), range(axis.kernel)
-    return len({o * axis.stride + t * axis.dilation for o, t in product(first, taps)})
+    return positions(down_axis(axes), tile.rows)
 
 
 def down_axis(axes: tuple[Axis, ...]) -> Axis:
