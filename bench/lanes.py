@@ -27,6 +27,8 @@ _CONSTANT = re.compile(r"c\[0x0\]\[(?:(U?R\d+|RZ)\+?)?(-?0x[0-9a-f]+)?\]")
 _INTEGER = re.compile(r"-?(0x[0-9a-f]+|\d+)")
 
 
+_ZEROS = ("RZ", "URZ", "SR_TID.Y", "SR_TID.Z", "SR_CTAID.Z", "SRZ", "SR_CgaCtaId")
+
 _YES, _NO, _NONE = np.ones(1, bool), np.zeros(1, bool), np.zeros(1, np.uint64)
 
 EVERY = _YES
@@ -55,16 +57,13 @@ def integer(n: int) -> Value:
     return Value(np.array([n & 0xFFFFFFFF], np.uint64), _YES)
 
 
-_ZEROS = ("RZ", "URZ", "SR_TID.Y", "SR_TID.Z", "SR_CTAID.Z", "SRZ", "SR_CgaCtaId")
-
-
 @cache
 def _literal(text: str) -> Value | None:
     return integer(int(text, 0)) if _INTEGER.fullmatch(text) else None
 
 
 @cache
-def _place(name: str) -> tuple[str | None, int] | None:
+def _constant_place(name: str) -> tuple[str | None, int] | None:
     """Return a constant's register, if any, and offset."""
     match = _CONSTANT.fullmatch(name)
     return match and (match[1], int(match[2] or "0", 16))
@@ -121,7 +120,7 @@ class Lanes:
     def _plain(self, name: str) -> Value:
         if (value := self._held.get(name) or self._given.get(name)) is not None:
             return value
-        if (place := _place(name)) is None:
+        if (place := _constant_place(name)) is None:
             return UNKNOWN
         register, offset = place
         if register is None:

@@ -60,12 +60,11 @@ class Tile:
         over = "nowhere" if divides and all(dim.inside for dim in geometry.dims) else "anywhere"
         partial = _partial(problem, geometry, outputs)
         tile = cls(outputs, rows, lanes, packed, load, store, merged, row, over, partial)
-        dense = all(dim.axis.dilation == 1 for dim in geometry.dims[-2:])
-        if over == "anywhere" and dense and tile._clamps(problem, inner.axis):
+        if over == "anywhere" and tile._clamps(problem, geometry):
             tile = replace(tile, over="at_ends")
         return tile if tile._fits(problem, inner.axis) else None
 
-    def _clamps(self, problem: PoolProblem, inner: Axis) -> bool:
+    def _clamps(self, problem: PoolProblem, geometry: Geometry) -> bool:
         """Whether maxima may read what is nearest to the edge for a halo that lies over it.
 
         No body does, each halo is one vector, and all windows over the edge have the nearest one.
@@ -75,6 +74,9 @@ class Tile:
             return False
         if not self.packed or self.lanes > 1 or self.row:
             return False
+        if any(dim.axis.dilation > 1 for dim in geometry.dims[-2:]):
+            return False
+        inner = geometry.dims[-1].axis
         bodies = inner.out % self.outputs == 0 and inner.out * inner.stride <= inner.size
         before, behind = self.halos(inner)
         last = (inner.out - 1) * inner.stride - inner.pad_begin
