@@ -75,6 +75,20 @@ def test_equal_problems_have_one_plan() -> None:
     assert one == plan(PROBLEM)
 
 
+def test_equal_plans_have_equal_bytes_whatever_lay_in_their_memory() -> None:
+    """Between the fields of what a kernel receives, too."""
+    problem = resolve("max", (2, 64, 56, 64), "float16", kernel_shape=(64, 56), channels_last=True)
+    found = set()
+    for byte in (0, 255):
+        planner.plan.cache_clear()
+        for size in range(1, 256):  # NumPy gives small memory again
+            np.full(size, byte, np.uint8)
+        chosen = plan(problem, kernel="channels")
+        assert chosen.kernel == "channels"
+        found.add(emulator.identity(chosen.launches))
+    assert len(found) == 1
+
+
 @pytest.mark.parametrize(
     "change", [{"strides": (2, 1)}, {"pads": 0}, {"storage_order": 1}, {"return_indices": True}]
 )

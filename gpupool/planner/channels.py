@@ -99,7 +99,8 @@ def plan(problem: PoolProblem, strides: tuple[int, ...], geometry: Geometry) -> 
         geometry.taps, problem.channels, split.groups, split.columns, split.workers, split.row,
         split.rows, split.rest, tail,
     )  # fmt: skip
-    parameters = np.array((norm(problem), geometry.batch.step, *numbers), CHANNELS_DTYPE)
+    parameters = np.zeros((), CHANNELS_DTYPE)  # between its fields, too: equal plans, equal bytes
+    parameters[()] = norm(problem), geometry.batch.step, *numbers
     partial = accumulator(problem).itemsize
     if split.parts == 1 and not exact(problem):
         partial = SECOND_LOOK_BYTES
