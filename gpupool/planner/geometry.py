@@ -149,15 +149,18 @@ class Geometry:
         Four elements of neighbouring channels may count as one pixel, and a tile of outputs may
         hang over the end.
         """
+        axes = [dim.axis for dim in self.dims]
+        # Trimmed windows may begin behind the edge: with less than no padding.
+        padded = [abs(a.pad_begin) + a.size + a.pad_end for a in axes]
         reach = [
-            4 * (a.out * a.stride + max(a.extent, a.dilation) + a.size + a.pad_begin + a.pad_end)
-            for a in (dim.axis for dim in self.dims)
+            4 * (a.out * a.stride + max(a.extent, a.dilation) + size)
+            for a, size in zip(axes, padded, strict=True)
         ]
         offsets = sum(
-            (a.pad_begin + a.size + a.pad_end + a.dilation) * max(abs(step), 1)
-            for a, step in ((dim.axis, dim.step) for dim in self.dims)
+            (size + dim.axis.dilation) * max(abs(dim.step), 1)
+            for dim, size in zip(self.dims, padded, strict=True)
         )
-        taps = prod(dim.axis.size for dim in self.dims)
+        taps = prod(a.size for a in axes)
         largest = max(self.outputs, offsets, taps, *reach) + OVERHANG
         return "int" if largest <= INT32_MAX else "long long"
 
