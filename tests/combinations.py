@@ -48,6 +48,12 @@ class Combination:
         return f"{self.op} {self.dtype} {self.axes}-D {layout}{more}"
 
     @property
+    def numbers(self) -> tuple[int, ...]:
+        """The number of each choice, for ``covered``."""
+        dtype = [row.name for row in DTYPES].index(self.dtype)
+        return dtype, self.axes, self.channels_last, self.indices
+
+    @property
     def legal(self) -> bool:
         attributes: dict[str, Any] = {"channels_last": self.channels_last}
         if self.indices:
