@@ -365,9 +365,14 @@ template <int N> __device__ inline int mean_of_bytes(int a, Exactly<N>) {
 
 // Integers in the order of the elements, of 16 bits where those have no more: both zeros are the same
 // one, and NaN is the greatest.
-__device__ inline int in_order(bool negative, int magnitude, int infinity, int greatest) {
+template <class V> __device__ inline V in_order(bool negative, V magnitude, V infinity, V greatest) {
     if (magnitude > infinity) return greatest;
     return negative ? -magnitude : magnitude;
+}
+__device__ inline long long in_order(double x) {
+    const long long bits = __double_as_longlong(x);
+    const long long infinity = 0x7ff0000000000000, greatest = 0x7fffffffffffffff;
+    return in_order(bits < 0, bits & greatest, infinity, greatest);
 }
 __device__ inline int in_order(float x) {
     const int bits = __float_as_int(x);

@@ -101,11 +101,20 @@ template <class T, class To, class Word> struct PlacedMax : NoIndices {
     static_assert(sizeof(T) <= sizeof(Word) / 2);
 
     __device__ explicit PlacedMax(const Norm&) {}
-    __device__ Word start() const { return lift(lowest_element<T>(), places); }
+    __device__ Word start() const { return lift(lowest_element<T>(), unsigned(places)); }
     __device__ Word lift(T x, unsigned place) const {
         return Word(in_order(x)) * (places + 1) | Word(unsigned(places) - place);
     }
-    __device__ Word merge(Word a, Word b) const { return most(a, b); }
+    __device__ Word merge(Word a, Word b) const {
+        if constexpr (sizeof(Word) <= sizeof(long long)) {
+            return most(a, b);
+        } else {  // 128 bits would be compared as four words, of which places need one
+            const long long best = a >> half, other = b >> half;
+            const unsigned front = a, behind = b;
+            const bool first = (best > other) | ((best == other) & (front > behind));
+            return Word(first ? best : other) * (places + 1) | Word(first ? front : behind);
+        }
+    }
     __device__ bool any(Word a) const { return place(a) != places; }
     __device__ Word place(Word a) const { return places - (a & places); }
 };

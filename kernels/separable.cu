@@ -10,9 +10,9 @@
 // neighbouring planes, so that a warp reads consecutive channels. separable_vectors.cu takes vectors of
 // columns.
 //
-// Maxima bring their place under the tile where Indices are asked for, of all types but doubles.
+// Maxima bring their place under the tile where Indices are asked for.
 // Counted cost in instructions per output, from 13 x 13 to 63 x 63: maxima 31 to 78, sums 62 to 123, of
-// doubles 85 to 163; with Indices 88 to 122 of 16 and 8 bits, 126 to 204 of float32.
+// doubles 85 to 163; with Indices 88 to 122 of 16 and 8 bits, 126 to 204 of float32, 198 to 454 of doubles.
 #include "separable.cuh"
 
 template <class Op, int Axes, int Width, bool Strided, bool ChannelsLast, bool Images>
@@ -316,7 +316,7 @@ struct Scalars : Tile<Op, Axes, Width, 32, 1, 0, Strided, ChannelsLast, Images> 
 };
 
 template <class Op, int Axes, int Width, bool Strided, bool ChannelsLast, bool Images>
-__global__ void __launch_bounds__(256, 4)
+__global__ void __launch_bounds__(256, sizeof(typename Op::Accumulator) > 8 ? 2 : 4)
 separable(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
           typename Op::Index* __restrict__ indices, const __grid_constant__ Tiles tiles,
           const __grid_constant__ Window<Axes, int> w) {

@@ -34,6 +34,16 @@ struct Tiles {
     Divisor<int> results, parts;    // stored of a row of one plane, at most, and threads for a column
 };
 
+// What a lane so far behind has.
+template <class V> __device__ inline V of_lane_behind(V own, int behind) {
+    return __shfl_down_sync(0xffffffff, own, behind);
+}
+__device__ inline __int128 of_lane_behind(__int128 own, int behind) {
+    const unsigned long long low = of_lane_behind(static_cast<unsigned long long>(own), behind);
+    const long long high = of_lane_behind(static_cast<long long>(own >> 64), behind);
+    return static_cast<__int128>(high) * (static_cast<__int128>(1) << 64) | low;
+}
+
 // Width is the window's, or 0 for any of at least a chunk and, for slow operators, any. Lanes of a warp
 // take a row, and read Unit elements of it at once. The first window begins in column Shift. Unless
 // Strided, both strides are 1. Planes lie evenly, as the channels of one image, unless they are those of
@@ -250,8 +260,8 @@ struct Tile {
         for (int i = chunk - 2; i >= 0; --i) own[i] = merged.merge(own[i], own[i + 1]);
 #pragma unroll 2
         for (int i = 1; i <= chunks; ++i)
-            a = merged.merge(a, __shfl_down_sync(0xffffffff, own[0], i));
-        if (rest > 0) a = merged.merge(a, __shfl_down_sync(0xffffffff, head, chunks + 1));
+            a = merged.merge(a, of_lane_behind(own[0], i));
+        if (rest > 0) a = merged.merge(a, of_lane_behind(head, chunks + 1));
         if constexpr (Unit > 1) {
             Stretch<Shift + Width, chunk - 1> tail(line);
             end_windows(window, own, a, tail.elements());

@@ -585,9 +585,9 @@ def test_no_size_of_sums_costs_more_than_its_logarithm_times_that_of_3_x_3(
 @pytest.mark.slow
 @pytest.mark.usefixtures("tools")
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-@pytest.mark.parametrize("dtype", ["float32", "uint8"])
+@pytest.mark.parametrize(("dtype", "most"), [("float64", 1.5), ("float32", 1.3), ("uint8", 1.3)])
 def test_no_size_with_indices_costs_much_more_than_its_logarithm_times_that_of_3_x_3(
-    dtype: str, layout: str
+    dtype: str, most: float, layout: str
 ) -> None:
     """Of separable.cu from 5 x 5 on, where a kernel tap by tap takes thousands of instructions."""
     windows = (3, 5, 7, 13, 31, 63)
@@ -595,7 +595,7 @@ def test_no_size_with_indices_costs_much_more_than_its_logarithm_times_that_of_3
     assert [plan.kernel for _, plan in plans] == ["rows"] + ["separable"] * 5
     (costs,) = issued(plans)
     of_size = [cost / math.log2(k) for k, cost in zip(windows, costs, strict=True)]
-    assert max(of_size) <= 1.3 * of_size[0], costs
+    assert max(of_size) <= most * of_size[0], costs
 
 
 @pytest.mark.slow

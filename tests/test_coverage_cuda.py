@@ -127,6 +127,8 @@ def calls() -> list[Configuration]:
         ]
     for name, last in (("strips beside each other", False), ("strips of pixels", True)):
         chosen.append(Configuration(large(name, "float16", last, False), "strips"))
+    doubles = large("more columns than a tile", "float64", False, True)
+    chosen.append(Configuration(doubles, "separable"))
     chosen += [
         Configuration(Case("global_max_pool", (np.ones(shape),), {"channels_last": True}), kernel)
         for shape in ((1, 43, 43, 3), (1, 2, 2, 4))

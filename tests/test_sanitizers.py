@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -214,8 +215,13 @@ def pool(*shape: int, **arguments: Any) -> Callable[[], Any]:
     return lambda: emulator.max_pool(floats(*shape), **{"kernel_shape": 3} | arguments)
 
 
-def equal_maxima() -> Any:
-    return emulator.max_pool(np.zeros((1, 1, 9, 9), np.float32), 3, return_indices=True)
+def equal_maxima(dtype: Any = np.float32) -> Any:
+    return emulator.max_pool(np.zeros((1, 1, 9, 9), dtype), 3, return_indices=True)
+
+
+def wide_maxima_of_doubles() -> Any:
+    x = floats(1, 1, 3, 70, dtype=np.float64)
+    return emulator.max_pool(x, (3, 40), return_indices=True)
 
 
 def lowest_maxima_of_dilated_windows() -> Any:
@@ -497,6 +503,14 @@ BUGS = {
     "the last of equal maxima": Planted(
         "ops.cuh", "return most(a, b);", "return b >> half < a >> half ? a : b;", None,
         equal_maxima, "separable",
+    ),
+    "the last of equal maxima of doubles": Planted(
+        "ops.cuh", "(front > behind)", "(front < behind)", None,
+        partial(equal_maxima, np.float64), "separable",
+    ),
+    "half of a maximum of another lane": Planted(
+        "separable.cuh", "own >> 64), behind);", "own >> 64), behind + 1);", None,
+        wide_maxima_of_doubles, "separable",
     ),
     "the places of maxima below the padding": Planted(
         "separable.cu", "distance(0, top - outer().pad_begin,", "distance(0, top,", OUTSIDE,

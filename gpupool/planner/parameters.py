@@ -23,7 +23,16 @@ POW, DOUBLE_POW = 85, 230
 PAIRED_TAPS = 65535 // 255
 """No sum of so many bytes overflows half of a word: ``paired_taps`` in kernels/ops.cuh."""
 
-_CUDA = {"float64": "double", "float32": "float", "int64": "long long", "int32": "int"}
+INT128 = np.dtype("V16")
+"""What NumPy has no integer for."""
+
+_CUDA = {
+    "float64": "double",
+    "float32": "float",
+    "int64": "long long",
+    "int32": "int",
+    INT128.name: "__int128",
+}
 
 
 def divisor_dtype(index: str) -> np.dtype[Any]:

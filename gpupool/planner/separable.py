@@ -11,6 +11,7 @@ import numpy as np
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import BLOCKS, SHARED_BYTES, THREADS, WARP, Launch, Scalar
 from gpupool.planner.parameters import (
+    INT128,
     accumulator,
     boolean,
     by_powers,
@@ -40,7 +41,7 @@ partial result to its store."""
 ALONG = 110
 """Those of a lane for its outputs of a row."""
 
-READ_PLACED, ALONG_PLACED, STORE_PLACED = {4: 14, 8: 17}, {4: 110, 8: 170}, 31
+READ_PLACED, ALONG_PLACED, STORE_PLACED = {4: 14, 8: 17, 16: 30}, {4: 110, 8: 170, 16: 300}, 31
 """The same of maxima with their places, by the bytes that hold both."""
 
 STORING = 128
@@ -56,10 +57,11 @@ SECTOR_BYTES = 32
 CHUNK, PITCH = 9, 252
 """Outputs of a row that one lane of separable.cu takes, and columns of its shared memory."""
 
-PLACES = {2: {"int32": 2**8, "int64": 2**24}, 3: {"int64": 2**13}}
+WORDS = np.dtype(np.int32), np.dtype(np.int64), INT128
+PLACES = {2: (2**8, 2**24, 2**24), 3: (0, 2**13, 2**13)}
 SLICES = 2**11
-"""Rows of the input under a tile and slices that a place may name: ``place`` in
-kernels/separable.cu."""
+"""The types that hold a maximum and its place, the rows of the input under a tile and the slices
+that a place may name: ``place`` in kernels/separable.cu."""
 
 TILES_DTYPE = np.dtype(
     [
@@ -164,11 +166,10 @@ def _held(problem: PoolProblem, geometry: Geometry) -> Held | None:
     numbers = sum((d.axis.pad_begin + d.axis.size) * d.index_step for d in geometry.dims)
     if numbers > INT32_MAX or max(outer, default=1) > SLICES:
         return None
-    for dtype in (np.dtype(np.int32), np.dtype(np.int64)):
-        under = rows - 1 + _most_rows(dtype)
-        places = PLACES[len(geometry.dims)].get(dtype.name, 0)
-        if problem.dtype.itemsize <= dtype.itemsize // 2 and under <= places:
-            return dtype
+    for word, places in zip(WORDS, PLACES[len(geometry.dims)], strict=True):
+        under = rows - 1 + _most_rows(word)
+        if problem.dtype.itemsize <= word.itemsize // 2 and under <= places:
+            return word
     return None
 
 
