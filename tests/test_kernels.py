@@ -459,13 +459,19 @@ LARGE: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
 }
 FOR_BLOCKS = {
     "many blocks": (2, 5, 6, 7),
+    "dilated": (1, 3, 9, 12),
+    "dilated sums": (1, 3, 15, 12),
     "wider padding than windows": (1, 3, 5, 6),
     "more columns than a tile": (1, 1, 12, 30),
     "tiles of vectors": (1, 2, 14, 34),
     "strips beside each other": (1, 2, 6, 48),
+    "strips, strided": (1, 3, 15, 24),
+    "strips of sums": (2, 2, 10, 24),
     "strips of pixels": (1, 8, 5, 16),
     "vectors of planes side by side": (2, 3, 12, 8),
     "planes side by side": (3, 40, 2, 3),
+    "volumes": (1, 2, 4, 9, 12),
+    "volumes of sums, strided": (1, 2, 4, 9, 16),
 }
 """Shapes for plane.cu, which gives each output a block: there would be thousands, all alike."""
 
