@@ -89,7 +89,7 @@ template <class T, class Code, class To> struct ArgMax {
 
 // The same where windows merge parts of each other: one Word holds a maximum and, in its lower half, how
 // far its place is in front of the last one, so that the greater word is the first of equal maxima. The
-// kernel numbers places and reads the element again there. Last of all is the place of no tap.
+// kernel numbers places, by 32 bits at most, and reads the element again there. The last is that of no tap.
 template <class T, class To, class Word> struct PlacedMax : NoIndices {
     using Element = T;
     using Out = T;
@@ -97,26 +97,27 @@ template <class T, class To, class Word> struct PlacedMax : NoIndices {
     using Accumulator = Word;
     static constexpr bool indices = true, counts = false, exact = true, pairs = false, repeats = true;
     static constexpr int half = 4 * sizeof(Word);
-    static constexpr Word places = (Word(1) << half) - 1;
+    static constexpr unsigned last = half < 32 ? 0xffff : 0xffffffff;
     static_assert(sizeof(T) <= sizeof(Word) / 2);
 
     __device__ explicit PlacedMax(const Norm&) {}
-    __device__ Word start() const { return lift(lowest_element<T>(), unsigned(places)); }
-    __device__ Word lift(T x, unsigned place) const {
-        return Word(in_order(x)) * (places + 1) | Word(unsigned(places) - place);
+    __device__ Word start() const { return lift(lowest_element<T>(), last); }
+    __device__ Word lift(T x, unsigned place) const { return word(in_order(x), last - place); }
+    template <class V> __device__ static Word word(V best, unsigned in_front) {
+        return Word(best) * (Word(1) << half) | Word(in_front);
     }
     __device__ Word merge(Word a, Word b) const {
         if constexpr (sizeof(Word) <= sizeof(long long)) {
             return most(a, b);
         } else {  // 128 bits would be compared as four words, of which places need one
             const long long best = a >> half, other = b >> half;
-            const unsigned front = a, behind = b;
-            const bool first = (best > other) | ((best == other) & (front > behind));
-            return Word(first ? best : other) * (places + 1) | Word(first ? front : behind);
+            const unsigned in_front = a, behind = b;
+            const bool first = (best > other) | ((best == other) & (in_front > behind));
+            return word(first ? best : other, first ? in_front : behind);
         }
     }
-    __device__ bool any(Word a) const { return place(a) != places; }
-    __device__ Word place(Word a) const { return places - (a & places); }
+    __device__ bool any(Word a) const { return place(a) != last; }
+    __device__ unsigned place(Word a) const { return last - (unsigned(a) & last); }
 };
 
 // What second looks have in common: a sum, mostly in double.

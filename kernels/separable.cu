@@ -12,7 +12,7 @@
 //
 // Maxima bring their place under the tile where Indices are asked for.
 // Counted cost in instructions per output, from 13 x 13 to 63 x 63: maxima 31 to 78, sums 62 to 123, of
-// doubles 85 to 163; with Indices 88 to 122 of 16 and 8 bits, 126 to 204 of float32, 198 to 454 of doubles.
+// doubles 85 to 163; with Indices 87 to 139 of 16 and 8 bits, 127 to 205 of float32, 198 to 454 of doubles.
 #include "separable.cuh"
 
 template <class Op, int Axes, int Width, bool Strided, bool ChannelsLast, bool Images>
@@ -290,7 +290,7 @@ struct Scalars : Tile<Op, Axes, Width, 32, 1, 0, Strided, ChannelsLast, Images> 
 #pragma unroll
             for (int r = 0; r < flight; ++r, from += Base::apart() * pitch, n += row_step()) {
                 const bool any = op.any(*from);
-                const Distance found = distance(op.place(*from));
+                const Distance found = distance(any ? op.place(*from) : 0);
                 y[n] = any ? load(input + found.offset) : lowest_element<T>();
                 indices[n] = any ? number + found.number : -1;
             }

@@ -17,6 +17,7 @@ from gpupool.dtypes import DTYPES
 from gpupool.errors import GpupoolError
 from gpupool.opset import OPERATORS
 from gpupool.problem import resolve
+from tests.covering import covered
 from tests.strategies import FINITE, FLOATS, WITH_SPECIAL, Case, dtype_of, laid_out
 
 SPATIAL = {1: (13,), 2: (6, 7), 3: (3, 4, 5), 4: (2, 3, 3, 4)}
@@ -52,6 +53,15 @@ class Combination:
         """The number of each choice, for ``covered``."""
         dtype = [row.name for row in DTYPES].index(self.dtype)
         return dtype, self.axes, self.channels_last, self.indices
+
+    def tested(self) -> Iterator[Case]:
+        """Give the calls that are tested: of two neighbours, which differ in an attribute, one.
+
+        Of two pairs it is not the same one.
+        """
+        for number, case in enumerate(self.calls()):
+            if covered(number, number // 2, *self.numbers):
+                yield case
 
     @property
     def legal(self) -> bool:

@@ -1,6 +1,6 @@
 """Which of the combinations that take minutes to compile the suite tests, unless it is thorough.
 
-    HYPOTHESIS_PROFILE=thorough pytest tests/test_kernels.py tests/test_sanitizers.py
+    HYPOTHESIS_PROFILE=thorough pytest
 
 tests all, and lets Hypothesis draw more.
 """
@@ -19,8 +19,8 @@ def covered(*choices: int, of: int = 2) -> bool:
     """Whether a combination is one of those tested, by the number of each choice.
 
     They are one ``of`` so many: those whose sum it divides. Whatever all choices but one are, one
-    of any ``of`` neighbouring numbers of the last one makes such a sum, so that of n choices each
-    n - 1 meet: an orthogonal array.
+    of any ``of`` neighbouring numbers of the last one makes such a sum, so that of n choices with
+    as many numbers each n - 1 meet: an orthogonal array.
     """
     return THOROUGH or sum(choices) % of == 0
 

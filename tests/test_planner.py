@@ -1052,8 +1052,7 @@ def test_places_are_those_of_the_source() -> None:
     ((columns, rows),) = re.findall(r"row_places = (\d+), slice_rows = (\d+);", text)
     columns, rows = int(columns), int(rows)
     assert columns > PITCH
-    assert separable.PLACES[2] == (2**16 // columns, 2**32 // columns, 2**32 // columns)
-    assert separable.PLACES[3] == (0, rows, rows)
+    assert (columns, rows) == (separable.ROW_PLACES, separable.SLICE_ROWS)
     assert columns * rows * separable.SLICES == 2**32
 
 

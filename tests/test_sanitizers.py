@@ -505,7 +505,7 @@ BUGS = {
         equal_maxima, "separable",
     ),
     "the last of equal maxima of doubles": Planted(
-        "ops.cuh", "(front > behind)", "(front < behind)", None,
+        "ops.cuh", "(in_front > behind)", "(in_front < behind)", None,
         partial(equal_maxima, np.float64), "separable",
     ),
     "half of a maximum of another lane": Planted(

@@ -200,7 +200,7 @@ def _exponent(problem: PoolProblem) -> int:
 
 
 def cuda(dtype: np.dtype[Any]) -> str:
-    """Return the name in CUDA of a type of sums or Indices."""
+    """Return the name in CUDA of a type of sums, of Indices or of maxima with their places."""
     return _CUDA[dtype.name]
 
 

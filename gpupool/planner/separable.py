@@ -58,10 +58,14 @@ CHUNK, PITCH = 9, 252
 """Outputs of a row that one lane of separable.cu takes, and columns of its shared memory."""
 
 WORDS = np.dtype(np.int32), np.dtype(np.int64), INT128
-PLACES = {2: (2**8, 2**24, 2**24), 3: (0, 2**13, 2**13)}
-SLICES = 2**11
-"""The types that hold a maximum and its place, the rows of the input under a tile and the slices
-that a place may name: ``place`` in kernels/separable.cu."""
+"""Types whose halves hold a maximum and its place, which is a number of 32 bits at most."""
+
+ROW_PLACES, SLICE_ROWS = 2**8, 2**13
+"""Places in a row under a tile, and rows in each of more slices than one: ``place`` in
+kernels/separable.cu."""
+
+SLICES = 2**32 // (ROW_PLACES * SLICE_ROWS)
+"""Slices that a place may name."""
 
 TILES_DTYPE = np.dtype(
     [
@@ -166,11 +170,19 @@ def _held(problem: PoolProblem, geometry: Geometry) -> Held | None:
     numbers = sum((d.axis.pad_begin + d.axis.size) * d.index_step for d in geometry.dims)
     if numbers > INT32_MAX or max(outer, default=1) > SLICES:
         return None
-    for word, places in zip(WORDS, PLACES[len(geometry.dims)], strict=True):
-        under = rows - 1 + _most_rows(word)
-        if problem.dtype.itemsize <= word.itemsize // 2 and under <= places:
+    for word in WORDS:
+        under, known = rows - 1 + _most_rows(word), _rows_known(word, slices=bool(outer))
+        if problem.dtype.itemsize <= word.itemsize // 2 and under <= known:
             return word
     return None
+
+
+def _rows_known(word: Held, slices: bool) -> int:
+    """Return the rows under a tile, of one slice or of several, that the places in a word name."""
+    bits = min(4 * word.itemsize, 32)
+    if slices:
+        return SLICE_ROWS if bits == 32 else 0
+    return (1 << bits) // ROW_PLACES
 
 
 def served(problem: PoolProblem, geometry: Geometry) -> Geometry | None:
