@@ -1316,9 +1316,9 @@ def test_windows_that_lie_in_the_padding_read_no_place(dtype: str) -> None:
     """The number of no place is that of no distance in memory."""
     x = np.random.default_rng(0).standard_normal((1, 20, 18, 64)).astype(dtype)
     window = {"kernel_shape": 13, "pads": 13, "channels_last": True, "return_indices": True}
-    case = Configuration(Case("max_pool", (x,), window), "separable")
-    assert {launch.source for launch in case.launches} == {"separable.cu"}
-    assert_right(case.case, case.run(build="checked"))
+    configuration = Configuration(Case("max_pool", (x,), window), "separable")
+    assert {launch.source for launch in configuration.launches} == {"separable.cu"}
+    assert_right(configuration.case, configuration.run(build="checked"))
 
 
 def eight_of_sixteen(n: int) -> np.ndarray[Any, Any]:
