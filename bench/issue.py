@@ -4,11 +4,11 @@ The counting rule. A sample of warps, spread over the grid, goes through the SAS
 real parameters: integers, predicates, constants and convergence barriers are computed, so that trip
 counts, border paths and divergence are those of the case. What comes from memory or floating point
 is unknown, but for what an integer division needs. A branch that hangs on an unknown takes the way
-with the fewest instructions to the end, so that the second looks of averages and norms and the slow
-path of a division do not count, and is reported as assumed. Each instruction issued for at least
-one lane of a warp counts for all 32, predicated off or not, branches and barriers included: that
-is what takes a slot of the scheduler. Bytes stored are added up too: they must come to the size of
-the outputs, which shows that the sample went where real data would go.
+that may go through fewer instructions to the end, so that the second looks of averages and norms
+and the slow path of a division do not count, and is reported as assumed. Each instruction issued
+for at least one lane of a warp counts for all 32, predicated off or not, branches and barriers
+included: that is what takes a slot of the scheduler. Bytes stored are added up too: they must come
+to the size of the outputs, which shows that the sample went where real data would go.
 
     issued    the mean of these slots over the sampled warps
     path      the instructions of a single lane, the count most frequent among the lanes
@@ -17,7 +17,6 @@ the outputs, which shows that the sample went where real data would go.
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -97,7 +96,7 @@ class _Stepper:
     def __init__(self, code: Sequence[Instruction], lanes: Lanes, alive: Array) -> None:
         self.code, self.lanes = code, lanes
         self.index = {instruction.address: i for i, instruction in enumerate(code)}
-        self.remaining = _remaining(code, self.index)
+        self.longest = _longest(code, self.index)
         self.passed_over = passed_over(code)
         self.alive, self.among = alive, EVERY
         self.at: dict[int, Array] = {0: self.alive.copy()}
@@ -200,7 +199,7 @@ class _Stepper:
             taken = np.zeros(1, bool)  # only for warps that diverged where they should not
         elif (active & ~known).any():
             self.assumed.add(place)
-            shorter = self.remaining[target] < self.remaining[place + 1]
+            shorter = self.longest[target] < self.longest[place + 1]
             taken = np.where(known, taken, shorter)
         if taken.all():
             self._go(target, active)
@@ -240,24 +239,33 @@ class _Stepper:
                     self.waiting[place] = mask & missing
 
 
-def _remaining(code: Sequence[Instruction], index: dict[int, int]) -> list[float]:
-    """Return the fewest instructions from each one to an end; a call counts as many."""
-    before: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    queue = []
-    for i, instruction in enumerate(code):
-        name, always = instruction.name, not instruction.guard
-        if name == "BRA":
-            before[index[int(instruction.operands[-1], 16)]].append((i, 1))
-            always = always and len(instruction.operands) == 1
-        if name in ("EXIT", "RET") and always:
-            queue.append((1, i))
-        elif not (name == "BRA" and always):
-            before[i + 1].append((i, 100 if name == "CALL" else 1))
-    least = [float("inf")] * (len(code) + 1)
-    while queue:
-        distance, i = heapq.heappop(queue)
-        if distance < least[i]:
-            least[i] = distance
-            for source, cost in before[i]:
-                heapq.heappush(queue, (distance + cost, source))
-    return least
+def _longest(code: Sequence[Instruction], index: dict[int, int]) -> list[int]:
+    """Return the instructions from each one to an end, the most that loops taken once allow.
+
+    A call counts as many.
+    """
+    longest, reached, found = [0] * (len(code) + 1), set[int](), [0]
+    while found:
+        i = found.pop()
+        if i < 0:  # all that follow are known, but those in front of which a loop begins again
+            longest[~i] = _length(code[~i]) + max(map(longest.__getitem__, _next(code, index, ~i)))
+        elif i not in reached and i < len(code):
+            reached.add(i)
+            found += [~i, *_next(code, index, i)]
+    return longest
+
+
+def _length(instruction: Instruction) -> int:
+    return 100 if instruction.name == "CALL" else 1
+
+
+def _next(code: Sequence[Instruction], index: dict[int, int], i: int) -> list[int]:
+    """Return what may follow an instruction: an end follows what leaves."""
+    instruction = code[i]
+    always = not instruction.guard
+    if instruction.name in ("EXIT", "RET"):
+        return [len(code)] if always else [len(code), i + 1]
+    if instruction.name == "BRA":
+        target = index[int(instruction.operands[-1], 16)]
+        return [target] if always and len(instruction.operands) == 1 else [target, i + 1]
+    return [i + 1]

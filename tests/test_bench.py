@@ -534,6 +534,16 @@ def test_functions_that_a_kernel_calls_are_counted() -> None:
     assert called > known + 9 * 20  # no power takes fewer
 
 
+@pytest.mark.usefixtures("tools")
+def test_second_looks_of_norms_are_not_counted_though_they_may_be_cut_short() -> None:
+    """A root of 0 or infinity leaves before the third one, and windows of no taps before that."""
+    fields = {"id": "p", "op": "lp", "dtype": "float32", "kernel": 7, "strides": 7}
+    cases = [Case.from_json(fields | {"shape": (8, 256, 56, 56), "p": p}) for p in (1, 2, 3)]
+    ((first, second, third),) = issued(planned(cases, "specialised"))
+    assert abs(second - first) < 49
+    assert second < third < second + 3 * 49  # a magnitude and a product for each tap, and a root
+
+
 FEWEST = {"ENOUGH": 0, "APART": 0, "HELD": 0, "REREAD": 0}
 """Constants of rows.py by which tiles are of the fewest instructions, not of the shortest time."""
 
