@@ -99,6 +99,30 @@ class Axis:
         """Positions of the padding that an average counts."""
         return (self.pad_begin, self.pad_end) if padding else (0, 0)
 
+    def over_edges(self) -> tuple[int, int]:
+        """Windows over the edge before the input and behind it, of which one may be over both.
+
+        >>> Axis.resolve(5, kernel=3, stride=2, pads=(1, 1)).over_edges()
+        (1, 1)
+        """
+        before, behind = (
+            min(self.out, max(0, -(-beyond // self.stride))) for beyond in self.uncounted(False)
+        )
+        return before, behind
+
+    @property
+    def mean_taps(self) -> float:
+        """Valid taps of a window on average, roughly where taps lie apart or all in the padding.
+
+        >>> Axis.resolve(4, kernel=3, pads=(1, 1)).mean_taps
+        2.5
+        """
+        edges = zip(self.over_edges(), self.uncounted(False), strict=True)
+        lost = sum(
+            windows * (2 * beyond - (windows - 1) * self.stride) for windows, beyond in edges
+        )
+        return max(0.0, self.kernel - lost / (2 * self.dilation * self.out))
+
     @property
     def touches(self) -> bool:
         """Whether every window has a tap in the input, surely: none reaches over all of it.

@@ -621,6 +621,30 @@ def test_indices_come_from_the_kernel_that_issues_least() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("tools")
+@pytest.mark.parametrize(
+    ("dtype", "layout", "shape", "kernel", "stride"),
+    [
+        ("int8", "NHWC", (1328, 56, 56, 24), 8, 3),
+        ("float16", "NHWC", (1992, 28, 28, 64), 8, 3),
+        ("int8", "NHWC", (3906, 200, 128), 25, 1),
+        ("float64", "NHWC", (6250, 1000, 16), 25, 1),
+        ("int8", "NCHW", (9110, 32, 14, 14, 14), 7, 2),
+    ],
+)
+def test_indices_of_all_shapes_come_from_a_kernel_that_issues_hardly_more_than_the_least(
+    dtype: str, layout: str, shape: tuple[int, ...], kernel: int, stride: int
+) -> None:
+    """Of small padded planes, of rows and of volumes, which cost other parts than large planes."""
+    fields = {"id": "shape", "op": "max", "dtype": dtype, "layout": layout, "shape": shape}
+    fields |= {"kernel": kernel, "strides": stride, "pads": kernel // 2, "flags": ["indices"]}
+    case = Case.from_json(fields)
+    names = ("auto", "rows", "specialised", "separable")
+    (auto,), *others = issued(*(planned([case], name) for name in names))
+    assert auto <= 1.2 * min(cost for (cost,) in others), (auto, others)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tools")
 @pytest.mark.parametrize(("op", "dtype"), [("max", "float16"), ("average", "float32")])
 def test_large_windows_take_the_cheapest_kernel(op: str, dtype: str) -> None:
     """In either layout strips.cu."""

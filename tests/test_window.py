@@ -63,6 +63,20 @@ def test_an_axis_that_touches_leaves_no_window_without_a_tap(drawn):
 
 
 @given(resolved())
+def test_mean_taps_are_those_of_all_windows_where_none_lies_in_the_padding_alone(drawn):
+    """Dilated, the last tap in the padding counts for as much as lies between two, or less."""
+    axis, line, _ = drawn
+    starts = [axis.start(o) for o in range(axis.out)]
+    behind = sum(start + axis.extent > axis.size for start in starts)
+    assert axis.over_edges() == (sum(start < 0 for start in starts), behind)
+    assert 0 <= axis.mean_taps <= axis.kernel
+    if axis.touches:
+        lost = axis.mean_taps * axis.out - sum(map(len, line.valid))
+        most = sum(axis.over_edges()) * (1 - 1 / axis.dilation)
+        assert -1e-9 <= lost <= most + 1e-9
+
+
+@given(resolved())
 def test_a_trimmed_axis_reads_the_same_positions(drawn):
     axis, line, _ = drawn
     trimmed = axis.trimmed()

@@ -44,6 +44,10 @@ ALONG = 110
 READ_PLACED, ALONG_PLACED, STORE_PLACED = {4: 14, 8: 17, 16: 30}, {4: 110, 8: 170, 16: 300}, 31
 """The same of maxima with their places, by the bytes that hold both."""
 
+PADDED, SEVERAL, RUN, ONE_ROW = 9, 30, 60, 25
+"""Those of a row of padding, which is not read, and more of one that several slices have; those of
+a run, more of several rows than of one."""
+
 STORING = 128
 """Threads of a block that store results which are apart: fewer than all, so that finding its first
 one costs a thread little."""
@@ -251,17 +255,21 @@ def _side_by_side(problem: PoolProblem, geometry: Geometry, inner: Axis) -> tupl
     return planes * max(1, min(fitting, most) // planes), 1, shared_padding
 
 
-def _instructions(problem: PoolProblem, geometry: Geometry, held: Held) -> tuple[int, int, int]:
+def _instructions(problem: PoolProblem, geometry: Geometry, held: Held) -> tuple[float, int, int]:
     """Return the instructions that a column costs for each row, and for each line of results.
 
     Between them those of a lane along a row.
     """
     if problem.indices:
-        read, along = READ_PLACED[held.itemsize], ALONG_PLACED[held.itemsize]
-        return read * slices(geometry), along, STORE_PLACED
-    power = power_cost(problem)
-    read = READ + power + (WIDEN if pairs(problem) and problem.dtype.itemsize == 1 else 0)
-    return read * slices(geometry), ALONG, STORE[problem.reduction] + power
+        read, along, store = READ_PLACED[held.itemsize], ALONG_PLACED[held.itemsize], STORE_PLACED
+    else:
+        power = power_cost(problem)
+        read = READ + power + (WIDEN if pairs(problem) and problem.dtype.itemsize == 1 else 0)
+        along, store = ALONG, STORE[problem.reduction] + power
+    row = read * slices(geometry) + SEVERAL * (len(geometry.dims) > 2)
+    under = geometry.dense.dims[-2].axis
+    there = min(1, under.size / (under.out + under.kernel - 1))
+    return row * there + min(PADDED, row) * (1 - there), along, store
 
 
 def strided(geometry: Geometry) -> bool:
@@ -269,9 +277,9 @@ def strided(geometry: Geometry) -> bool:
     return any(dim.axis.stride > 1 for dim in geometry.dims[-2:])
 
 
-def slices(geometry: Geometry) -> int:
-    """Return the planes of the input under one of outputs."""
-    return geometry.dims[0].axis.kernel if len(geometry.dims) > 2 else 1
+def slices(geometry: Geometry) -> float:
+    """Return the planes of the input under one of outputs, on average."""
+    return geometry.dims[0].axis.mean_taps if len(geometry.dims) > 2 else 1
 
 
 def all_planes(geometry: Geometry) -> int:
@@ -290,15 +298,17 @@ def _neighbours(problem: PoolProblem, inner: Axis, usable: int) -> int:
 
 
 def _tiled_cost(
-    outer: Axis, height: int, apart: int, blocks: int, lanes: int, read: int, along: int, store: int
-) -> int:
+    outer: Axis, height: int, apart: int, blocks: int, lanes: int,
+    read: float, along: int, store: int,
+) -> float:  # fmt: skip
     """Estimate the instructions of all blocks: setup and rows of a tile, columns and stores."""
     runs = -(-height // outer.kernel)
     reads = runs * outer.kernel + height - runs
     lines = -(-height // apart)
-    each = THREADS * (150 + along * -(-lines * WARP // THREADS))
-    each += lanes * (60 * runs + read * reads + store * lines)
-    return max(-(-outer.out // height) * blocks, BLOCKS) * each
+    run = RUN if outer.kernel > 1 else ONE_ROW
+    columns = lanes * (run * runs + read * reads + store * lines)
+    rows = THREADS * (150 + along * -(-lines * WARP // THREADS))
+    return max(-(-outer.out // height) * blocks, BLOCKS) * (columns + rows)
 
 
 def _tiled_launch(
