@@ -19,14 +19,7 @@ from gpupool.planner.launches import (
     Launch,
     Plan,
 )
-from gpupool.planner.parameters import (
-    NORM_DTYPE,
-    accumulator,
-    by_powers,
-    norm,
-    operator,
-    power_cost,
-)
+from gpupool.planner.parameters import NORM_DTYPE, accumulator, by_powers, norm, operator
 from gpupool.planner.tile_cost import exact
 from gpupool.problem import PoolProblem
 
@@ -93,8 +86,7 @@ def cost(problem: PoolProblem, geometry: Geometry) -> float:
     split = Split.of(problem, geometry)
     once = SETUP + ELEMENT * _width(problem)
     lanes = split.blocks * split.parts * -(-split.threads // WARP) * WARP
-    tap = TAP + power_cost(problem)
-    each = once + tap * geometry.outputs * geometry.taps / lanes
+    each = once + TAP * geometry.outputs * geometry.taps / lanes
     merging = plane.merging_cost(geometry) if split.parts > 1 else 0
     return max(lanes, BUSY) * each + merging
 

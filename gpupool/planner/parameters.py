@@ -17,8 +17,8 @@ from gpupool.planner.launches import Scalar
 from gpupool.problem import SMALL_P, PoolProblem
 from gpupool.window import Axis, taps_of
 
-POW, DOUBLE_POW, CUBE = 85, 230, 2
-"""Instructions of a pow of CUDA's library, called, and more of a cube than of a square."""
+POW, DOUBLE_POW = 85, 230
+"""Instructions of a pow of CUDA's library, called."""
 
 PAIRED_TAPS = 65535 // 255
 """No sum of so many bytes overflows half of a word: ``paired_taps`` in kernels/ops.cuh."""
@@ -188,12 +188,9 @@ def by_powers(problem: PoolProblem) -> bool:
 
 
 def power_cost(problem: PoolProblem) -> int:
-    """Return the instructions of a pow, which every tap and every root of most norms is.
-
-    Of the plain norms those of the third one, more than of the others.
-    """
+    """Return the instructions of a pow, which every tap and every root of most norms is."""
     if not by_powers(problem):
-        return CUBE * (problem.p == 3)
+        return 0
     return DOUBLE_POW if _sum_dtype(problem) == np.float64 else POW
 
 

@@ -29,7 +29,7 @@ third."""
 TAP, PLACED_TAP, ROLLED_TAP, ROLLED_PLACED_TAP = 5, 9, 13, 22
 """Of a tap, and more with Indices: where loops over the window are unrolled, and where not."""
 
-FINISH = {"max": 0, "average": 35, "lp": 25}
+FINISH, CUBIC_ROOT = {"max": 0, "average": 35, "lp": 25}, 50
 """From the partial result to the element."""
 
 
@@ -68,8 +68,9 @@ def cost(problem: PoolProblem, geometry: Geometry) -> float:
     axes, power = len(geometry.dims), power_cost(problem)
     borders = not all(dim.inside for dim in geometry.dims)
     along_axes = AXIS + BORDER * borders + NUMBER * problem.indices
-    once = SETUP + along_axes * axes + FINISH[problem.reduction] + power
-    return max(geometry.outputs, BUSY) * (once + _reading(problem, geometry, power))
+    finish = FINISH[problem.reduction] + power + (CUBIC_ROOT if problem.p == 3 else 0)
+    each = SETUP + along_axes * axes + finish + _reading(problem, geometry, power)
+    return max(geometry.outputs, BUSY) * each
 
 
 def _reading(problem: PoolProblem, geometry: Geometry, power: int) -> float:
