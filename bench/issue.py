@@ -31,6 +31,12 @@ from .sass import Instruction
 
 WARP = 32
 
+STRAY = frozenset(("DIV", "CONV"))
+"""Branches only of warps that diverged where they should not."""
+
+CALLED = 100
+"""Instructions that a function counts as where ways are compared."""
+
 LIMIT = 1_000_000
 """Steps after which a kernel counts as endless."""
 
@@ -152,7 +158,7 @@ class _Stepper:
         elif name == "EXIT":
             self._exit(place, active, guard)
         elif name == "CALL":
-            self._go(self.index[int(instruction.operands[-1], 16)], active)
+            self._go(_target(instruction, self.index), active)
         elif name == "RET":
             self._return(instruction, active)
         elif name == "BSYNC":
@@ -189,14 +195,14 @@ class _Stepper:
         np.copyto(self.members[barrier], members, where=here)
 
     def _branch(self, place: int, instruction: Instruction, active: Array, guard: Value) -> None:
-        *conditions, target_text = instruction.operands
-        target = self.index[int(target_text, 16)]
+        *conditions, _ = instruction.operands
+        target = _target(instruction, self.index)
         values = [guard, *map(self.lanes.predicate, conditions)]
         taken, known = np.ones(1, bool), np.ones(1, bool)
         for value in values:
             taken, known = taken & (value.bits != 0), known & value.known
-        if instruction.modifiers & {"DIV", "CONV"}:
-            taken = np.zeros(1, bool)  # only for warps that diverged where they should not
+        if instruction.modifiers & STRAY:
+            taken = np.zeros(1, bool)
         elif (active & ~known).any():
             self.assumed.add(place)
             shorter = self.longest[target] < self.longest[place + 1]
@@ -240,32 +246,44 @@ class _Stepper:
 
 
 def _longest(code: Sequence[Instruction], index: dict[int, int]) -> list[int]:
-    """Return the instructions from each one to an end, the most that loops taken once allow.
+    """Return the most instructions from each one to an end, of loops that are gone through again.
 
-    A call counts as many.
+    A call counts as many, and what never ends as the limit.
     """
-    longest, reached, found = [0] * (len(code) + 1), set[int](), [0]
-    while found:
-        i = found.pop()
-        if i < 0:  # all that follow are known, but those in front of which a loop begins again
-            longest[~i] = _length(code[~i]) + max(map(longest.__getitem__, _next(code, index, ~i)))
-        elif i not in reached and i < len(code):
-            reached.add(i)
-            found += [~i, *_next(code, index, i)]
+    follow = [_following(i, instruction, index) for i, instruction in enumerate(code)]
+    calls = (_target(one, index) for one in code if one.name == "CALL")
+    longest = [0] * (len(code) + 1)
+    for _ in ("once", "again"):
+        for i in _last_ones_first([0, *calls], follow):
+            length = CALLED if code[i].name == "CALL" else 1
+            longest[i] = length + max((longest[other] for other in follow[i]), default=LIMIT)
     return longest
 
 
-def _length(instruction: Instruction) -> int:
-    return 100 if instruction.name == "CALL" else 1
+def _target(instruction: Instruction, index: dict[int, int]) -> int:
+    return index[int(instruction.operands[-1], 16)]
 
 
-def _next(code: Sequence[Instruction], index: dict[int, int], i: int) -> list[int]:
-    """Return what may follow an instruction: an end follows what leaves."""
-    instruction = code[i]
-    always = not instruction.guard
-    if instruction.name in ("EXIT", "RET"):
-        return [len(code)] if always else [len(code), i + 1]
-    if instruction.name == "BRA":
-        target = index[int(instruction.operands[-1], 16)]
-        return [target] if always and len(instruction.operands) == 1 else [target, i + 1]
-    return [i + 1]
+def _following(i: int, instruction: Instruction, index: dict[int, int]) -> list[int]:
+    """Return what may follow: an end is behind all code, and nothing follows a trap."""
+    name, behind, always = instruction.name, i + 1, not instruction.guard
+    if name in ("EXIT", "RET"):
+        return [len(index)] if always else [len(index), behind]
+    if name != "BRA" or instruction.modifiers & STRAY:
+        return [behind]
+    target = _target(instruction, index)
+    ways = [target] if always and len(instruction.operands) == 1 else [target, behind]
+    return [way for way in ways if way != i]
+
+
+def _last_ones_first(begins: Sequence[int], follow: Sequence[Sequence[int]]) -> list[int]:
+    """Return all that is reached, each behind what follows it, but for the begin of its loop."""
+    ordered, reached, found = list[int](), set[int](), list(begins)
+    while found:
+        i = found.pop()
+        if i < 0:
+            ordered.append(~i)
+        elif i not in reached and i < len(follow):
+            reached.add(i)
+            found += [~i, *follow[i]]
+    return ordered

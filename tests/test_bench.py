@@ -318,6 +318,44 @@ def test_a_branch_on_data_takes_the_shorter_way_and_is_reported() -> None:
     assert (counts.path, counts.assumed) == (4, 1)
 
 
+SHORT, LONG = "FADD R0, R0, R0", "FADD R1, R1, R1"
+
+
+def numbered(*lines: str) -> tuple[Instruction, ...]:
+    """Read instructions, and labels that end in a colon, without their addresses."""
+    address = iter(range(0, 0x10 * len(lines), 0x10))
+    texts = (line if line.endswith(":") else f"/*{next(address):04x}*/ {line} ;" for line in lines)
+    return sass.parse("\n".join(texts))
+
+
+@pytest.mark.parametrize(
+    ("lines", "path"),
+    [
+        (["@P0 BRA `(.L_1)", *[SHORT] * 4, "EXIT", ".L_1:", "@P1 BRA `(.L_2)", *[LONG] * 9,
+          ".L_2:", "EXIT"], 6),
+        ([".L_1:", "@P0 BRA `(.L_2)", LONG, "BRA `(.L_1)", ".L_2:", *[SHORT] * 8, "EXIT"], 10),
+        ([".L_1:", LONG, "@P0 BRA `(.L_1)", *[SHORT] * 8, "EXIT"], 11),
+        ([".L_1:", "@P0 BRA `(.L_2)", "@P1 BRA `(.L_1)", LONG, "BRA `(.L_1)", ".L_2:", "EXIT"], 2),
+        (["@P0 BRA `(.L_1)", *[SHORT] * 8, "EXIT", ".L_1:", "BRA `(.L_1)"], 10),
+        (["@P0 BRA.DIV `(.L_1)", "@P1 BRA `(.L_2)", "EXIT", ".L_2:", SHORT, "EXIT",
+          ".L_1:", *[LONG] * 8, "EXIT"], 3),
+        (["@P0 BRA `(.L_1)", "CALL.REL.NOINC `(.F)", "EXIT", ".L_1:", *[SHORT] * 20, "EXIT",
+          ".F:", LONG, "EXIT"], 22),
+        ([".text.f:", "MOV R20, 0x20", "CALL.REL.NOINC `(.F)", "EXIT", ".F:", "@P0 BRA `(.L_1)",
+          *[LONG] * 3, ".L_1:", "RET.REL.NODEC R20 `(.text.f)"], 5),
+    ],
+    ids=["not one with a shortcut", "out of a loop", "past a loop's end",
+         "out of a loop with a shortcut", "not into a trap", "not where no warp strays",
+         "not into a call", "inside a function"],
+)  # fmt: skip
+def test_the_way_of_a_branch_on_data_is_the_one_that_may_be_shorter(
+    lines: list[str], path: int
+) -> None:
+    counts = issue.count(numbered(*lines), BANK_0, WARP_0)
+    assert counts.path == path
+    assert counts.assumed > 0
+
+
 def test_a_kernel_that_never_ends_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(issue, "LIMIT", 1000)
     code = sass.parse(
