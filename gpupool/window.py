@@ -99,10 +99,11 @@ class Axis:
         """Positions of the padding that an average counts."""
         return (self.pad_begin, self.pad_end) if padding else (0, 0)
 
+    @property
     def over_edges(self) -> tuple[int, int]:
         """Windows over the edge before the input and behind it, of which one may be over both.
 
-        >>> Axis.resolve(5, kernel=3, stride=2, pads=(1, 1)).over_edges()
+        >>> Axis.resolve(5, kernel=3, stride=2, pads=(1, 1)).over_edges
         (1, 1)
         """
         before, behind = (
@@ -117,7 +118,7 @@ class Axis:
         >>> Axis.resolve(4, kernel=3, pads=(1, 1)).mean_taps
         2.5
         """
-        edges = zip(self.over_edges(), self.uncounted(False), strict=True)
+        edges = zip(self.over_edges, self.uncounted(False), strict=True)
         lost = sum(
             windows * (2 * beyond - (windows - 1) * self.stride) for windows, beyond in edges
         )

@@ -318,7 +318,7 @@ def test_a_branch_on_data_takes_the_shorter_way_and_is_reported() -> None:
     assert (counts.path, counts.assumed) == (4, 1)
 
 
-SHORT, LONG = "FADD R0, R0, R0", "FADD R1, R1, R1"
+PLAIN = "FADD R0, R0, R0"
 
 
 def numbered(*lines: str) -> tuple[Instruction, ...]:
@@ -331,18 +331,18 @@ def numbered(*lines: str) -> tuple[Instruction, ...]:
 @pytest.mark.parametrize(
     ("lines", "path"),
     [
-        (["@P0 BRA `(.L_1)", *[SHORT] * 4, "EXIT", ".L_1:", "@P1 BRA `(.L_2)", *[LONG] * 9,
+        (["@P0 BRA `(.L_1)", *[PLAIN] * 4, "EXIT", ".L_1:", "@P1 BRA `(.L_2)", *[PLAIN] * 9,
           ".L_2:", "EXIT"], 6),
-        ([".L_1:", "@P0 BRA `(.L_2)", LONG, "BRA `(.L_1)", ".L_2:", *[SHORT] * 8, "EXIT"], 10),
-        ([".L_1:", LONG, "@P0 BRA `(.L_1)", *[SHORT] * 8, "EXIT"], 11),
-        ([".L_1:", "@P0 BRA `(.L_2)", "@P1 BRA `(.L_1)", LONG, "BRA `(.L_1)", ".L_2:", "EXIT"], 2),
-        (["@P0 BRA `(.L_1)", *[SHORT] * 8, "EXIT", ".L_1:", "BRA `(.L_1)"], 10),
-        (["@P0 BRA.DIV `(.L_1)", "@P1 BRA `(.L_2)", "EXIT", ".L_2:", SHORT, "EXIT",
-          ".L_1:", *[LONG] * 8, "EXIT"], 3),
-        (["@P0 BRA `(.L_1)", "CALL.REL.NOINC `(.F)", "EXIT", ".L_1:", *[SHORT] * 20, "EXIT",
-          ".F:", LONG, "EXIT"], 22),
+        ([".L_1:", "@P0 BRA `(.L_2)", PLAIN, "BRA `(.L_1)", ".L_2:", *[PLAIN] * 8, "EXIT"], 10),
+        ([".L_1:", PLAIN, "@P0 BRA `(.L_1)", *[PLAIN] * 8, "EXIT"], 11),
+        ([".L_1:", "@P0 BRA `(.L_2)", "@P1 BRA `(.L_1)", PLAIN, "BRA `(.L_1)", ".L_2:", "EXIT"], 2),
+        (["@P0 BRA `(.L_1)", *[PLAIN] * 8, "EXIT", ".L_1:", "BRA `(.L_1)"], 10),
+        (["@P0 BRA.DIV `(.L_1)", "@P1 BRA `(.L_2)", "EXIT", ".L_2:", PLAIN, "EXIT",
+          ".L_1:", *[PLAIN] * 8, "EXIT"], 3),
+        (["@P0 BRA `(.L_1)", "CALL.REL.NOINC `(.F)", "EXIT", ".L_1:", *[PLAIN] * 20, "EXIT",
+          ".F:", PLAIN, "EXIT"], 22),
         ([".text.f:", "MOV R20, 0x20", "CALL.REL.NOINC `(.F)", "EXIT", ".F:", "@P0 BRA `(.L_1)",
-          *[LONG] * 3, ".L_1:", "RET.REL.NODEC R20 `(.text.f)"], 5),
+          *[PLAIN] * 3, ".L_1:", "RET.REL.NODEC R20 `(.text.f)"], 5),
     ],
     ids=["not one with a shortcut", "out of a loop", "past a loop's end",
          "out of a loop with a shortcut", "not into a trap", "not where no warp strays",
@@ -944,6 +944,38 @@ def test_estimates_of_rows_meet_the_counts(dtype: str) -> None:
         estimate = Estimate.of(case.problem, geometry, tile).total / tile.threads(geometry)
         (launch,) = row["launches"]
         assert 2 / 3 < estimate / launch["path"] < 3 / 2, (case, tile)
+
+
+@pytest.mark.usefixtures("tools")
+def test_estimates_of_single_outputs_meet_the_counts() -> None:
+    """Within a half: of small and large planes, of loops that are unrolled and of others."""
+    ways: list[tuple[str, str, tuple[int, ...], int, int, int, list[str]]] = [
+        ("max", "float32", (4096, 64, 7, 7), 7, 1, 1, []),
+        ("max", "int8", (1024, 64, 14, 14), 5, 1, 1, ["indices"]),
+        ("average", "float64", (64, 64, 56, 56), 3, 2, 1, []),
+        ("average", "float16", (64, 64, 112, 112), 13, 2, 1, []),
+        ("lp", "float32", (64, 64, 56, 56), 5, 1, 2, []),
+        ("max", "float16", (64, 64, 56, 56), 9, 9, 1, ["indices"]),
+        ("max", "float32", (512, 32, 8, 8, 8), 3, 1, 1, ["indices"]),
+    ]
+    cases = [
+        Case.from_json(
+            {
+                "id": "one",
+                "op": op,
+                "dtype": dtype,
+                "shape": shape,
+                "kernel": kernel,
+                "flags": flags,
+            }
+            | {"strides": stride, "dilations": dilation, "pads": kernel // 2 * dilation}
+        )
+        for op, dtype, shape, kernel, stride, dilation, flags in ways
+    ]
+    for case, row in zip(cases, analysed(planned(cases, "specialised")), strict=True):
+        geometry = Geometry.of(case.problem, contiguous(case.problem.shape))
+        estimate = planner.window.cost(case.problem, geometry) / geometry.outputs
+        assert 2 / 3 < estimate / row["issued"] < 3 / 2, (case, estimate, row["issued"])
 
 
 def test_no_case_takes_more_than_half_of_its_budget() -> None:

@@ -68,11 +68,11 @@ def test_mean_taps_are_those_of_all_windows_where_none_lies_in_the_padding_alone
     axis, line, _ = drawn
     starts = [axis.start(o) for o in range(axis.out)]
     behind = sum(start + axis.extent > axis.size for start in starts)
-    assert axis.over_edges() == (sum(start < 0 for start in starts), behind)
+    assert axis.over_edges == (sum(start < 0 for start in starts), behind)
     assert 0 <= axis.mean_taps <= axis.kernel
     if axis.touches:
         lost = axis.mean_taps * axis.out - sum(map(len, line.valid))
-        most = sum(axis.over_edges()) * (1 - 1 / axis.dilation)
+        most = sum(axis.over_edges) * (1 - 1 / axis.dilation)
         assert -1e-9 <= lost <= most + 1e-9
 
 

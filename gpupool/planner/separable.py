@@ -44,9 +44,11 @@ ALONG = 110
 READ_PLACED, ALONG_PLACED, STORE_PLACED = {4: 14, 8: 17, 16: 30}, {4: 110, 8: 170, 16: 300}, 31
 """The same of maxima with their places, by the bytes that hold both."""
 
-PADDED, SEVERAL, RUN, ONE_ROW = 9, 30, 60, 25
-"""Those of a row of padding, which is not read, and more of one that several slices have; those of
-a run, more of several rows than of one."""
+PADDED, SLICED = 9, 30
+"""Theirs for a row of padding, which is not read, and more of one that several slices have."""
+
+RUN, ONE_ROW = 60, 25
+"""Of a run of several rows, or of one."""
 
 STORING = 128
 """Threads of a block that store results which are apart: fewer than all, so that finding its first
@@ -261,15 +263,18 @@ def _instructions(problem: PoolProblem, geometry: Geometry, held: Held) -> tuple
     Between them those of a lane along a row.
     """
     if problem.indices:
-        read, along, store = READ_PLACED[held.itemsize], ALONG_PLACED[held.itemsize], STORE_PLACED
-    else:
-        power = power_cost(problem)
-        read = READ + power + (WIDEN if pairs(problem) and problem.dtype.itemsize == 1 else 0)
-        along, store = ALONG, STORE[problem.reduction] + power
-    row = read * slices(geometry) + SEVERAL * (len(geometry.dims) > 2)
-    under = geometry.dense.dims[-2].axis
+        return _reading_places(geometry, held), ALONG_PLACED[held.itemsize], STORE_PLACED
+    power = power_cost(problem)
+    read = READ + power + (WIDEN if pairs(problem) and problem.dtype.itemsize == 1 else 0)
+    return read * slices(geometry), ALONG, STORE[problem.reduction] + power
+
+
+def _reading_places(geometry: Geometry, held: Held) -> float:
+    """Estimate the instructions for a row that is read with its places, or is padding."""
+    *outer, under, _ = (dim.axis for dim in geometry.dense.dims)
     there = min(1, under.size / (under.out + under.kernel - 1))
-    return row * there + min(PADDED, row) * (1 - there), along, store
+    row = READ_PLACED[held.itemsize] * prod(axis.mean_taps for axis in outer) + SLICED * len(outer)
+    return row * there + PADDED * (1 - there)
 
 
 def strided(geometry: Geometry) -> bool:
@@ -277,9 +282,9 @@ def strided(geometry: Geometry) -> bool:
     return any(dim.axis.stride > 1 for dim in geometry.dims[-2:])
 
 
-def slices(geometry: Geometry) -> float:
-    """Return the planes of the input under one of outputs, on average."""
-    return geometry.dims[0].axis.mean_taps if len(geometry.dims) > 2 else 1
+def slices(geometry: Geometry) -> int:
+    """Return the planes of the input under one of outputs."""
+    return geometry.dims[0].axis.kernel if len(geometry.dims) > 2 else 1
 
 
 def all_planes(geometry: Geometry) -> int:

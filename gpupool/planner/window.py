@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from gpupool.planner.geometry import Geometry
+from gpupool.planner.geometry import ONE, Geometry
 from gpupool.planner.launches import BUSY, WARP, Launch
 from gpupool.planner.parameters import (
     boolean,
@@ -16,6 +16,7 @@ from gpupool.planner.parameters import (
     window_parameters,
 )
 from gpupool.problem import PoolProblem
+from gpupool.window import taps_of
 
 UNROLLED_TAPS, FEW_UNROLLED_TAPS, UNROLLED_TAPS_4D = 49, 27, 16
 """Windows up to this many taps may be compiled in: unrolled, more need too many registers, or more
@@ -23,11 +24,11 @@ than 100 ms to compile. See ``unrolls`` for the second and third."""
 
 SETUP, AXIS, BORDER, NUMBER = 20, 37, 20, 45
 """Instructions of a thread, for each axis, where windows leave the input, and for Indices. These
-and those below are fitted to counts of 614 random windows, of which 9 in 10 they meet within a
-third."""
+and those below are fitted to counts of 857 random windows, which 19 of 20 estimates meet within
+a third."""
 
-TAP, PLACED_TAP, ROLLED_TAP, ROLLED_PLACED_TAP = 5, 9, 13, 22
-"""Of a tap, and more with Indices: where loops over the window are unrolled, and where not."""
+TAP, PLACED_TAP, ROLLED_TAP, ROLLED_PLACED_TAP = 4.5, 8.5, 12.5, 21
+"""Of a tap without and with Indices: where loops over the window are unrolled, and where not."""
 
 FINISH, CUBIC_ROOT = {"max": 0, "average": 35, "lp": 25}, 50
 """From the partial result to the element."""
@@ -76,18 +77,37 @@ def cost(problem: PoolProblem, geometry: Geometry) -> float:
 def _reading(problem: PoolProblem, geometry: Geometry, power: int) -> float:
     """Estimate those of a thread for its taps, which loops take that are unrolled, not, or both."""
     tap, rolled = (PLACED_TAP, ROLLED_PLACED_TAP) if problem.indices else (TAP, ROLLED_TAP)
-    clipped = (rolled + power) * prod(dim.axis.mean_taps for dim in geometry.dims)
+    clipped = (rolled + power) * _longest(geometry)
     if not unrolls(problem, geometry):
         return clipped
-    over_edges = _warps_over_edges(geometry)
-    return (tap + power) * geometry.taps * (over_edges < 1) + clipped * over_edges
+    whole, over_edges = _warps(geometry)
+    return (tap + power) * geometry.taps * whole + clipped * over_edges
 
 
-def _warps_over_edges(geometry: Geometry) -> float:
-    """Return the share of warps of which a window lies over the edge, roughly."""
+def _longest(geometry: Geometry) -> float:
+    """Return the valid taps that a warp's lanes have at most, on average over all warps, roughly.
+
+    A warp has all windows of an axis, some of them, or one. Slices are counted as if none lay in
+    the padding, like those under the tiles that this is compared with.
+    """
+    *slices, rows, inner = ONE, ONE, *geometry.dims
+    beside, taps = _beside(geometry), float(prod(dim.axis.kernel for dim in slices))
+    for axis in (inner.axis, rows.axis):
+        spanned = min(1, WARP / (beside * axis.out)) if beside < WARP else 0
+        taps *= axis.mean_taps + (taps_of((axis,)) - axis.mean_taps) * spanned
+        beside *= axis.out
+    return taps
+
+
+def _warps(geometry: Geometry) -> tuple[float, float]:
+    """Return the share of warps that have a window inside, and one over an edge, roughly."""
     *outer, inner = (dim.axis for dim in geometry.dims)
-    beside = geometry.channels.axis.size if geometry.channels_last else 1
-    over = sum(inner.over_edges()) * beside
-    along = min(1, (over + WARP - 1) / (inner.out * beside)) if over else 0
-    within = prod(1 - min(1, sum(axis.over_edges()) / axis.out) for axis in outer)
-    return 1 - (1 - along) * within
+    beside, over = _beside(geometry), sum(inner.over_edges)
+    within = prod(1 - min(1, sum(axis.over_edges) / axis.out) for axis in outer)
+    along = min(1, (over * beside + WARP - 1) / (inner.out * beside)) if over else 0
+    return within * (over < inner.out), 1 - (1 - along) * within
+
+
+def _beside(geometry: Geometry) -> int:
+    """Return the neighbouring outputs that are in the same place of their planes."""
+    return geometry.channels.axis.size if geometry.channels_last else 1
