@@ -252,9 +252,10 @@ def _longest(code: Sequence[Instruction], index: dict[int, int]) -> list[int]:
     """
     follow = [_following(i, instruction, index) for i, instruction in enumerate(code)]
     calls = (_target(one, index) for one in code if one.name == "CALL")
+    backwards = _last_ones_first([0, *calls], follow)
     longest = [0] * (len(code) + 1)
     for _ in ("once", "again"):
-        for i in _last_ones_first([0, *calls], follow):
+        for i in backwards:
             length = CALLED if code[i].name == "CALL" else 1
             longest[i] = length + max((longest[other] for other in follow[i]), default=LIMIT)
     return longest

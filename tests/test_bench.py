@@ -343,10 +343,12 @@ def numbered(*lines: str) -> tuple[Instruction, ...]:
           ".F:", PLAIN, "EXIT"], 22),
         ([".text.f:", "MOV R20, 0x20", "CALL.REL.NOINC `(.F)", "EXIT", ".F:", "@P0 BRA `(.L_1)",
           *[PLAIN] * 3, ".L_1:", "RET.REL.NODEC R20 `(.text.f)"], 5),
+        ([".text.f:", "MOV R20, 0x20", "CALL.REL.NOINC `(.F)", "EXIT", ".F:", "@P0 BRA `(.L_2)",
+          PLAIN, "BRA `(.F)", ".L_2:", *[PLAIN] * 8, "RET.REL.NODEC R20 `(.text.f)"], 13),
     ],
     ids=["not one with a shortcut", "out of a loop", "past a loop's end",
          "out of a loop with a shortcut", "not into a trap", "not where no warp strays",
-         "not into a call", "inside a function"],
+         "not into a call", "inside a function", "out of a loop inside a function"],
 )  # fmt: skip
 def test_the_way_of_a_branch_on_data_is_the_one_that_may_be_shorter(
     lines: list[str], path: int
