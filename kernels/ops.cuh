@@ -87,6 +87,18 @@ template <class T, class Code, class To> struct ArgMax {
     }
 };
 
+// The same of parts that merge in the order of their taps only, whose codes need no comparison then.
+template <class T, class Code, class To> struct FirstMax : ArgMax<T, Code, To> {
+    using typename ArgMax<T, Code, To>::Accumulator;
+    static constexpr bool repeats = true;
+
+    using ArgMax<T, Code, To>::ArgMax;
+    __device__ T padding() const { return lowest_element<T>(); }
+    __device__ Accumulator merge(const Accumulator& a, const Accumulator& b) const {
+        return displaces(b.best, a.best) ? b : a;
+    }
+};
+
 // The same where windows merge parts of each other: one Word holds a maximum and, in its lower half, how
 // far its place is in front of the last one, so that the greater word is the first of equal maxima. The
 // kernel numbers places, by 32 bits at most, and reads the element again there. The last is that of no tap.
@@ -115,6 +127,13 @@ template <class T, class To, class Word> struct PlacedMax : NoIndices {
             const bool first = (best > other) | ((best == other) & (in_front > behind));
             return word(first ? best : other, first ? in_front : behind);
         }
+    }
+    // A part and a later one, whose places need no comparison.
+    __device__ Word merge_in_order(Word a, Word b) const {
+        if constexpr (sizeof(Word) <= sizeof(long long)) return merge(a, b);
+        const long long best = a >> half, other = b >> half;
+        const bool later = other > best;
+        return word(later ? other : best, later ? unsigned(b) : unsigned(a));
     }
     __device__ bool any(Word a) const { return place(a) != last; }
     __device__ unsigned place(Word a) const { return last - (unsigned(a) & last); }

@@ -12,16 +12,17 @@
 // Taps of a Dilated kernel lie apart: a thread reads their lines, and packed all pixels between them, and
 // neighbours share no merges.
 //
-// With Indices a thread keeps the greatest tap of each output and a small code, its place in the
-// lines under the tile, row by row in the order of taps; numbers are made of the codes at the end.
+// With Indices a tap brings a small code, its place in the lines under the tile. Each line is merged along
+// the row first, shared between neighbours, and lines then downwards: in the order of taps, so that the
+// first of equal ones stays without a look at codes. Numbers are made of those at the end.
 //
 // What the plan proves costs no instruction: of a Row that one thread takes whole the padding is
 // left out, and where neither tiles nor windows lie over the edge nothing is tested. Where windows
 // alone do, at the ends of a row, maxima read what is nearest to the edge in place of padding, unless
 // they are dilated: what is nearest need not be a tap then.
 // Counted cost in instructions per output of 3 x 3 by the tiles that the plan chooses, which are not those
-// of the fewest: maxima 14 to 41, means of Half 15, second norms 62, and 98 with Indices at stride 2;
-// dilated by 2, maxima of Half 14 and of float 31, means of float 31, and 66 with Indices.
+// of the fewest: maxima 14 to 41, means of Half 15, second norms 62; with Indices 44 to 93, of float 62, and
+// 95 at stride 2; dilated by 2, maxima of Half 14 and of float 31, means of float 31, and 70 with Indices.
 #include "window.cuh"
 
 struct Rows {
@@ -33,10 +34,13 @@ struct Rows {
 // Where in its row a tile may lie over the edge, or windows may count fewer taps for an average.
 enum Where { nowhere, at_ends, anywhere };
 
-// What lines are made of: taps lifted by the operator, for Indices the values alone.
-template <class Op> struct Lift { using Type = Op; };
-template <class T, class Code, class Index> struct Lift<ArgMax<T, Code, Index>> {
-    using Type = Max<T>;
+template <bool First, class A, class B> struct Either { using Type = A; };
+template <class A, class B> struct Either<false, A, B> { using Type = B; };
+
+// The operator of taps that merge in their order only.
+template <class Op> struct InOrder { using Type = Op; };
+template <class T, class Code, class Index> struct InOrder<ArgMax<T, Code, Index>> {
+    using Type = FirstMax<T, Code, Index>;
 };
 
 template <class Op, class Kernel, class Stride, int Pad, int Row, Where Over, Where Partial,
@@ -45,7 +49,6 @@ struct Block {
     using T = typename Op::Element;
     using Out = typename Op::Out;
     using Accumulator = typename Op::Accumulator;
-    using Taps = typename Lift<Op>::Type;
     static constexpr int Axes = Kernel::axes;
     static constexpr int Outer = Axes > 1 ? Axes - 2 : 0;
     static constexpr int K = Kernel::at(Axes - 1), S = Stride::at(Axes - 1);
@@ -102,7 +105,7 @@ struct Block {
 
     // One row of the input under the outputs, in cells: elements lifted one by one, or words where the
     // operator merges pairs of them. In a halo that no vector fits a word has one element.
-    using Merged = typename Held<Taps, pairs>::Type;
+    using Merged = typename Held<Op, pairs>::Type;
     struct Line {
         using Cell = typename Merged::Accumulator;
         static constexpr int left = Left * Lanes, body = Body * Lanes, right = Right * Lanes;
@@ -146,10 +149,6 @@ struct Block {
         __device__ void clear(const Merged& op) {
 #pragma unroll
             for (int i = 0; i < cells; ++i) cell[i] = op.start();
-        }
-        __device__ void merge(const Merged& op, const Line& other) {
-#pragma unroll
-            for (int i = 0; i < cells; ++i) cell[i] = op.merge(cell[i], other.cell[i]);
         }
         __device__ Cell at(int i) const { return cell[place(i)]; }
         // Elements i and k side by side in a word.
@@ -284,9 +283,39 @@ struct Block {
         }
     }
 
+    // What the windows of a row are along it: sums, or with Indices the greatest taps.
+    struct Sums {
+        static constexpr int cells = Outputs * Lanes;
+        Accumulator cell[cells];
+    };
+
+    // What is merged downwards: lines, or with Indices what windows are along them.
+    using Layer = typename Either<Op::indices, Sums, Line>::Type;
+    struct Columns {
+        Layer row[Height];
+    };
+
+    // The code of a tap: (slice, line, pixel) from where the tile's windows begin, as digits.
+    static constexpr int digit = 1024, slices = Axes > 2 ? Kernel::at(0) * Kernel::dilation(0) : 1;
+    static_assert(!Op::indices || (Span <= digit && Depth <= digit && slices <= digit), "each is a digit");
+    __device__ static constexpr int code(int slice, int line, int pixel) {
+        return (slice * digit + line) * digit + pixel;
+    }
+
+    __device__ void load_layer(Line& line, const Parts& from, bool readable, int, int) const {
+        load_line(line, from, readable);
+    }
+    __device__ void load_layer(Sums& windows, const Parts& from, bool readable, int t, int i) const {
+        Line line;
+        load_line(line, from, readable);
+#pragma unroll
+        for (int c = 0; c < Line::cells; ++c) line.cell[c].code = code(t, i, c / Lanes - Before);
+        reduce_row(line, windows);
+    }
+
     // Hands the input rows of slice t, from where the window begins, to every output row above them.
-    template <class Seen> __device__ void load_slice(Seen& found, Parts from, int t) const {
-        Line lines[Depth];
+    __device__ void load_slice(Columns& columns, Parts from, int t) const {
+        Layer layers[Depth];
         int row = first_row();
         // Pinned: all addresses would be made anew. Of three axes ptxas spills for it on some cards.
         auto next = [](const T* body) { return Axes < 3 ? pinned(body) : body; };
@@ -295,23 +324,24 @@ struct Block {
         for (int i = 0; i < Depth; ++i, ++row) {
             Parts at = from;
             if constexpr (nearest) at = from.at(most(least(row, outer().size - 1), 0) * outer().step);
-            if (line_tapped(i)) load_line(lines[i], at, !steps || nearest || within(row, outer().size));
+            const bool readable = !steps || nearest || within(row, outer().size);
+            if (line_tapped(i)) load_layer(layers[i], at, readable, t, i);
             if constexpr (steps && !nearest) from.body = next(from.body + outer().step);
-            if constexpr (Together == 1) take(found, lines[i], t, i);
+            if constexpr (Together == 1) take(columns, layers[i], i);
         }
-        if constexpr (Together > 1) take_together(found, lines);
+        if constexpr (Together > 1) take_together(columns, layers);
     }
 
-    template <class Seen> __device__ void load(Seen& found) const {
+    __device__ void load(Columns& columns) const {
         const Parts all = parts();
         if constexpr (Axes < 3) {
-            load_slice(found, all, 0);
+            load_slice(columns, all, 0);
         } else {
 #pragma unroll 1
             for (int t = 0; t < Kernel::at(0); ++t) {
                 const int from = t * Kernel::dilation(0), position = first_slice() + from;
                 if (Inside || within(position, w.axis[0].size))
-                    load_slice(found, all.at(position * w.axis[0].step), from);
+                    load_slice(columns, all.at(position * w.axis[0].step), from);
             }
         }
     }
@@ -322,39 +352,45 @@ struct Block {
         return kernel > stride + 1 ? least(outputs, 2) : 1;
     }
 
-    // What was found of rows of outputs, merged downwards.
-    static constexpr int Together = Axes == 2 && !Op::indices && DR == 1 ? together(KR, SR, Height) : 1;
-    struct Columns {
-        Line row[Height];
-    };
+    // Rows of outputs: what their windows are down the columns.
+    static constexpr int Together = Axes == 2 && DR == 1 ? together(KR, SR, Height) : 1;
     __device__ void start(Columns& columns) const {
         if constexpr (Axes > 2) {
 #pragma unroll
-            for (int r = 0; r < Height; ++r) columns.row[r].clear(merged);
+            for (int r = 0; r < Height; ++r) clear(columns.row[r], r);
         }
     }
-    __device__ void take(Columns& columns, const Line& line, int, int i) const {
+    __device__ void clear(Line& line, int) const { line.clear(merged); }
+    __device__ void clear(Sums& windows, int r) const {
+#pragma unroll
+        for (int b = 0; b < Sums::cells; ++b)
+            windows.cell[b] = op.lift(lowest<T>(), code(0, r * SR, b / Lanes * S));
+    }
+    __device__ void take(Columns& columns, const Layer& layer, int i) const {
 #pragma unroll
         for (int r = 0; r < Height; ++r) {
             const int tap = i - r * SR;
             if (!tapped(tap, 1, KR, SR, DR)) continue;
-            if (Axes < 3 && tap == 0) columns.row[r] = line;
-            else columns.row[r].merge(merged, line);
+#pragma unroll
+            for (int c = 0; c < Layer::cells; ++c) {
+                auto& cell = columns.row[r].cell[c];
+                cell = Axes < 3 && tap == 0 ? layer.cell[c] : merged.merge(cell, layer.cell[c]);
+            }
         }
     }
-    __device__ void take_together(Columns& columns, const Line* lines) const {
+    __device__ void take_together(Columns& columns, const Layer* layers) const {
         constexpr int rest = Height % Together, last = Height - rest;
 #pragma unroll
-        for (int r = 0; r < last; r += Together) merge_rows<Together>(lines + r * SR, columns.row + r);
-        if constexpr (rest > 0) merge_rows<rest>(lines + last * SR, columns.row + last);
+        for (int r = 0; r < last; r += Together) merge_rows<Together>(layers + r * SR, columns.row + r);
+        if constexpr (rest > 0) merge_rows<rest>(layers + last * SR, columns.row + last);
     }
     // So many neighbours: each has the lines above the next one's, then all below them down to the end
     // of the first window; what lies behind that is merged once for all. Cell by cell and with their
     // number known, so that loops have constant ends: others cost the compiler more time.
-    template <int Many> __device__ void merge_rows(const Line* lines, Line* row) const {
+    template <int Many> __device__ void merge_rows(const Layer* layers, Layer* row) const {
 #pragma unroll
-        for (int c = 0; c < Line::cells; ++c) {
-            auto line = [&](int i) { return lines[i].cell[c]; };
+        for (int c = 0; c < Layer::cells; ++c) {
+            auto line = [&](int i) { return layers[i].cell[c]; };
             auto sum = line((Many - 1) * SR);
 #pragma unroll
             for (int i = (Many - 1) * SR + 1; i < KR; ++i) sum = merged.merge(sum, line(i));
@@ -379,53 +415,6 @@ struct Block {
         }
     }
 
-    // With Indices: the greatest tap of every output, and its code, (slice, line, pixel) from where
-    // the tile's windows begin, as digits.
-    struct Best {
-        typename Element<T>::Value value[Outputs * Lanes];
-        unsigned code[Outputs * Lanes];
-    };
-    static constexpr unsigned digit = 1024;
-    static_assert(Span <= digit && Depth <= digit, "a pixel and a line are a digit");
-
-    // A window begins on its first valid tap, so that all -inf names that one.
-    struct Found {
-        Best row[Height];
-    };
-    __device__ void start(Found& found) const {
-        auto hidden = [](int first, int dilation) {
-            return Inside || first >= 0 ? 0 : divide_up(-first, dilation) * dilation;
-        };
-#pragma unroll
-        for (int r = 0; r < Height; ++r) {
-            int line = r * SR + (r * SR < outer_extent ? hidden(first_row() + r * SR, DR) : 0);
-            unsigned code = (hidden(first_slice(), Kernel::dilation(0)) * digit + line) * digit;
-#pragma unroll
-            for (int b = 0; b < Outputs * Lanes; ++b) {
-                int pixel = b / Lanes * S;
-                found.row[r].value[b] = lowest<T>();
-                found.row[r].code[b] = code + pixel + (pixel < Pad ? hidden(first_pixel() + pixel, D) : 0);
-            }
-        }
-    }
-    __device__ void take(Found& found, const Line& line, int t, int i) const {
-#pragma unroll
-        for (int r = 0; r < Height; ++r)
-            if (tapped(i - r * SR, 1, KR, SR, DR)) take_row(found.row[r], line, (t * digit + i) * digit);
-    }
-    __device__ void take_row(Best& best, const Line& line, unsigned code) const {
-#pragma unroll
-        for (int b = 0; b < Outputs * Lanes; ++b) {
-#pragma unroll
-            for (int j = first_tap(b); j <= last_tap(b); ++j) {
-                auto v = line.at(under(b, j));
-                bool greater = displaces(v, best.value[b]);
-                best.value[b] = greater ? v : best.value[b];
-                best.code[b] = greater ? code + b / Lanes * S + j * D : best.code[b];
-            }
-        }
-    }
-
     // From x to the first element of a column of the input.
     __device__ int offset_of(int column) const {
         return Packed ? (column - group * Outputs * S) * Lanes
@@ -436,19 +425,6 @@ struct Block {
     __device__ T element(typename Element<T>::Value value, int offset) const {
         if constexpr (sizeof(T) != 2) return Round<T>::from(value);
         return x[offset];
-    }
-
-    // The number of the pixel where the windows of the tile begin, in the padding or not. The steps
-    // between numbers are positive ints.
-    __device__ static unsigned index_step(const Axis<int>& axis) { return axis.index_step; }
-    __device__ long long first_number() const {
-        auto distance = [](int pixels, const Axis<int>& axis) {
-            return static_cast<long long>(pixels) * static_cast<int>(axis.index_step);
-        };
-        long long number = numbered + distance(first_pixel(), inner());
-        if (Axes > 1) number += distance(first_row(), outer());
-        if (Axes > 2) number += distance(first_slice(), w.axis[0]);
-        return number;
     }
 
     // By 16 bytes where they are aligned: the plan speaks for x and y alone.
@@ -470,10 +446,20 @@ struct Block {
         }
     }
 
-    __device__ void write_row(const Best& best, int r, Out* y, typename Op::Index* indices) const {
+    // Where a tap lies along an axis. One in the leading padding stands for the first valid one of its window:
+    // its row is that one's, or no tap is greater than padding.
+    template <int A> __device__ static int position(int first, int digit) {
+        constexpr int extent = Kernel::at(A) * Kernel::dilation(A);
+        const int tap = first + digit;
+        return Inside || tap >= 0 ? tap : unsigned(tap + extent) % Kernel::dilation(A);
+    }
+    __device__ void write_row(const Sums& sums, int r, Out* y, typename Op::Index* indices) const {
         using Index = typename Op::Index;
         int left = (outputs() - group * Outputs) * Lanes, first = place(r, 0);
-        const Index start = first_number();
+        // The steps between numbers are ints.
+        const auto distance = [](int positions, const Axis<int>& axis) {
+            return static_cast<Index>(positions) * static_cast<int>(axis.index_step);
+        };
 #pragma unroll
         for (int b = 0; b < Outputs * Lanes; b += width) {
             if (Over == anywhere && b > 0 && b >= left) return;
@@ -483,20 +469,18 @@ struct Block {
 #pragma unroll
             for (int i = 0; i < width; ++i) {
                 const int lane = (b + i) % Lanes;
-                unsigned code = best.code[b + i];
-                int offset = offset_of(first_pixel() + code % digit) + lane;
-                Index number = start;
-                if (Lanes > 1) number += (vector * Lanes + lane) * w.index_channel_step;
-                number += Index(code % digit) * index_step(inner());
-                auto add = [&](const Axis<int>& axis, int first) {
-                    code /= digit;
-                    const unsigned tap = Axes > 2 ? code % digit : code;
-                    offset += (first + static_cast<int>(tap)) * axis.step;
-                    number += Index(tap) * index_step(axis);
+                const unsigned pixel = sums.cell[b + i].code, line = pixel / digit, slice = line / digit;
+                const int column = position<Axes - 1>(first_pixel(), pixel % digit);
+                int offset = offset_of(column) + lane;
+                Index number = numbered + distance(column, inner());
+                if (!Packed || Lanes > 1) number += (vector * Lanes + lane) * w.index_channel_step;
+                auto add = [&](const Axis<int>& axis, int tap) {
+                    offset += tap * axis.step;
+                    number += distance(tap, axis);
                 };
-                if constexpr (Axes > 1) add(outer(), first_row());
-                if constexpr (Axes > 2) add(w.axis[0], first_slice());
-                pack.element[i] = element(best.value[b + i], offset);
+                if constexpr (Axes > 1) add(outer(), position<Outer>(first_row(), line % digit));
+                if constexpr (Axes > 2) add(w.axis[0], position<0>(first_slice(), slice));
+                pack.element[i] = element(sums.cell[b + i].best, offset);
                 numbers[i] = number;
             }
             *reinterpret_cast<Pack<Out, width>*>(y + at) = pack;
@@ -504,10 +488,10 @@ struct Block {
         }
     }
 
-    __device__ void write(const Found& found, Out* y, typename Op::Index* indices) const {
+    __device__ void write(const Columns& columns, Out* y, typename Op::Index* indices) const {
 #pragma unroll
         for (int r = 0; r < Height; ++r)
-            if (row_exists(r)) write_row(found.row[r], r, y, indices);
+            if (row_exists(r)) write_row(columns.row[r], r, y, indices);
     }
 
     // Pixel of a line that tap j of output element b reads, and the taps that are no padding.
@@ -655,10 +639,6 @@ struct Block {
         });
     }
 
-    struct Sums {
-        Accumulator a[Outputs * Lanes];
-    };
-
     // Outputs along a row together, as rows of outputs are down the columns.
     static constexpr int Along = Row || D > 1 ? 1 : together(K, S, Outputs);
 
@@ -672,14 +652,14 @@ struct Block {
         for (int b = 0; b < Outputs * Lanes; b += 2) {
             const unsigned pair = reduced(b);
 #pragma unroll
-            for (int i = b; i < least(b + 2, Outputs * Lanes); ++i) sums.a[i] = op.apart(pair, i - b, taps);
+            for (int i = b; i < least(b + 2, Outputs * Lanes); ++i) sums.cell[i] = op.apart(pair, i - b, taps);
         }
     }
     __device__ void reduce_row_alone(const Line& columns, Sums& sums) const {
         if constexpr (Along == 1) {
 #pragma unroll
             for (int b = 0; b < Outputs * Lanes; ++b)
-                sums.a[b] = reduce(columns, b, first_tap(b), last_tap(b));
+                sums.cell[b] = reduce(columns, b, first_tap(b), last_tap(b));
         } else {
             constexpr int rest = Outputs % Along;
 #pragma unroll
@@ -694,7 +674,7 @@ struct Block {
 #pragma unroll
         for (int lane = 0; lane < Lanes; ++lane) {
             const int b = first * Lanes + lane;
-            Accumulator* a = sums.a + b;
+            Accumulator* a = sums.cell + b;
             Accumulator sum = reduce(columns, b, (Many - 1) * S, K - 1);
             a[(Many - 1) * Lanes] = sum;
 #pragma unroll
@@ -719,11 +699,11 @@ struct Block {
         unsigned found = 0;
 #pragma unroll
         for (int i = 0; i < results; ++i)
-            doubt = op.doubt(doubt, sums[i / in_row].a[i % in_row]);
+            doubt = op.doubt(doubt, sums[i / in_row].cell[i % in_row]);
         if (!op.doubtful(doubt)) return 0;
 #pragma unroll
         for (int i = 0; i < results; ++i)
-            found |= static_cast<unsigned>(!op.certain(sums[i / in_row].a[i % in_row])) << i;
+            found |= static_cast<unsigned>(!op.certain(sums[i / in_row].cell[i % in_row])) << i;
         return found;
     }
 
@@ -733,7 +713,7 @@ struct Block {
         write_row(to, [&](Out* at, int b) {
             Pack<Out, width> pack;
 #pragma unroll
-            for (int i = 0; i < width; ++i) pack.element[i] = finish(sums.a[b + i], (b + i) / Lanes);
+            for (int i = 0; i < width; ++i) pack.element[i] = finish(sums.cell[b + i], (b + i) / Lanes);
             *reinterpret_cast<Pack<Out, width>*>(at) = pack;
         });
     }
@@ -831,18 +811,12 @@ rows(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ 
     int n = blockIdx.x * blockDim.x + threadIdx.x;
     if (n >= grid.threads) return;
     using Tile =
-        Block<Op, Kernel, Stride, Pad, Row, Over, Partial, Outputs, Height, Lanes, Packed, Images, Load,
-              Store>;
+        Block<typename InOrder<Op>::Type, Kernel, Stride, Pad, Row, Over, Partial, Outputs, Height, Lanes,
+              Packed, Images, Load, Store>;
     const Tile block(w, grid, x, n);
-    if constexpr (Op::indices) {
-        typename Tile::Found best;
-        block.start(best);
-        block.load(best);
-        block.write(best, y, indices);
-    } else {
-        typename Tile::Columns columns;
-        block.start(columns);
-        block.load(columns);
-        block.write(columns, y);
-    }
+    typename Tile::Columns columns;
+    block.start(columns);
+    block.load(columns);
+    if constexpr (Op::indices) block.write(columns, y, indices);
+    else block.write(columns, y);
 }

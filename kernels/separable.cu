@@ -12,7 +12,7 @@
 //
 // Maxima bring their place under the tile where Indices are asked for.
 // Counted cost in instructions per output, from 13 x 13 to 63 x 63: maxima 31 to 78, sums 62 to 123, of
-// doubles 85 to 163; with Indices 87 to 139 of 16 and 8 bits, 127 to 205 of float32, 198 to 454 of doubles.
+// doubles 85 to 163; with Indices 87 to 139 of 16 and 8 bits, 127 to 205 of float32, 189 to 426 of doubles.
 #include "separable.cuh"
 
 template <class Op, int Axes, int Width, bool Strided, bool ChannelsLast, bool Images>
@@ -87,10 +87,24 @@ struct Scalars : Tile<Op, Axes, Width, 32, 1, 0, Strided, ChannelsLast, Images> 
         return (slice * slice_rows + row) * row_places + at.c;
     }
 
+    // Merges a part and what comes behind it: of two axes their places, too, are in this order.
+    static constexpr bool ordered = Op::indices && Axes == 2;
+    __device__ Accumulator join(Accumulator a, Accumulator b) const {
+        if constexpr (ordered) return op.merge_in_order(a, b);
+        else return merged.merge(a, b);
+    }
+    // A tap in front of what is merged, or behind it.
+    template <bool InFront> __device__ Accumulator add(Accumulator a, Tap tap, int row) const {
+        if constexpr (!ordered) return merged.accumulate(a, tap, place(row));
+        else if constexpr (InFront) return join(op.lift(tap, place(row)), a);
+        else return join(a, op.lift(tap, place(row)));
+    }
+
     // Merges what a column has in a row.
+    template <bool InFront>
     __device__ Accumulator take(Accumulator a, const Column& column, int row) const {
         if constexpr (Axes == 2) {
-            return merged.accumulate(a, read(column, row), place(row));
+            return add<InFront>(a, read(column, row), row);
         } else {
             const int other = Op::pairs ? column.twin.count : 0, slices = most(column.from.count, other);
 #pragma unroll 1
@@ -116,10 +130,10 @@ struct Scalars : Tile<Op, Axes, Width, 32, 1, 0, Strided, ChannelsLast, Images> 
                 for (int t = 0; t < flight; ++t) tap[t] = read(column, i + t);
 #pragma unroll
                 for (int t = flight - 1; t >= 0; --t)
-                    to[t * pitch] = a = merged.accumulate(a, tap[t], place(i + t));
+                    to[t * pitch] = a = add<true>(a, tap[t], i + t);
             } else {
                 --i, to -= pitch;
-                if (column.has(i)) a = take(a, column, i);
+                if (column.has(i)) a = take<true>(a, column, i);
                 if (i < last) *to = a;
             }
         }
@@ -139,13 +153,13 @@ struct Scalars : Tile<Op, Axes, Width, 32, 1, 0, Strided, ChannelsLast, Images> 
                 for (int t = 0; t < flight; ++t) tap[t] = read(column, i + t);
 #pragma unroll
                 for (int t = 0; t < flight; ++t) {
-                    a = merged.accumulate(a, tap[t], place(i + t));
-                    to[t * pitch] = merged.merge(to[t * pitch], a);
+                    a = add<false>(a, tap[t], i + t);
+                    to[t * pitch] = join(to[t * pitch], a);
                 }
                 i += flight, to += flight * pitch;
             } else {
-                if (column.has(i)) a = take(a, column, i);
-                *to = merged.merge(*to, a);
+                if (column.has(i)) a = take<false>(a, column, i);
+                *to = join(*to, a);
                 ++i, to += pitch;
             }
         }

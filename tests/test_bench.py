@@ -635,17 +635,34 @@ def test_no_size_of_sums_costs_more_than_its_logarithm_times_that_of_3_x_3(
 @pytest.mark.slow
 @pytest.mark.usefixtures("tools")
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-@pytest.mark.parametrize(("dtype", "most"), [("float64", 1.5), ("float32", 1.3), ("uint8", 1.3)])
+@pytest.mark.parametrize(
+    ("dtype", "most"), [("float64", 1.5), ("float32", 1.3), ("float16", 1.1), ("uint8", 1.3)]
+)
 def test_no_size_with_indices_costs_much_more_than_its_logarithm_times_that_of_3_x_3(
     dtype: str, most: float, layout: str
 ) -> None:
-    """Of separable.cu from 5 x 5 on, where a kernel tap by tap takes thousands of instructions."""
+    """Of tiles of rows.cu, and of separable.cu from 7 x 7 on."""
     windows = (3, 5, 7, 13, 31, 63)
     plans = planned(sliding("max", dtype, layout, k, flags=["indices"]) for k in windows)
-    assert [plan.kernel for _, plan in plans] == ["rows"] + ["separable"] * 5
+    kernels = [plan.kernel for _, plan in plans]
+    assert kernels[0] == "rows"
+    assert kernels[2:] == ["separable"] * 4
     (costs,) = issued(plans)
     of_size = [cost / math.log2(k) for k, cost in zip(windows, costs, strict=True)]
     assert max(of_size) <= most * of_size[0], costs
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tools")
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_tiles_with_indices_share_what_neighbouring_windows_have(layout: str) -> None:
+    """Tap by tap 5 x 5 would cost nearly three times as much as 3 x 3."""
+    plans = planned(
+        (sliding("max", "float32", layout, k, flags=["indices"]) for k in (3, 5)), "rows"
+    )
+    assert {plan.kernel for _, plan in plans} == {"rows"}
+    ((small, large),) = issued(plans)
+    assert large <= 1.7 * small
 
 
 @pytest.mark.slow
@@ -937,8 +954,11 @@ def test_estimates_of_rows_meet_the_counts(dtype: str) -> None:
     """Within a half, where their spread over random tiles is a tenth."""
     kernels = (2, 3) if dtype == "float64" else (3, 5)  # of larger ones no tile is short enough
     ways = [*product(kernels, (1,)), *product((2, 3), (2,))]
-    ways = product(("max", "average", "lp"), ("NCHW", "NHWC"), ways)
-    cases = [sliding(op, dtype, layout, k, dilation=d) for op, layout, (k, d) in ways]
+    results = [("max", []), ("max", ["indices"]), ("average", []), ("lp", [])]
+    cases = [
+        sliding(op, dtype, layout, k, flags=flags, dilation=d)
+        for (op, flags), layout, (k, d) in product(results, ("NCHW", "NHWC"), ways)
+    ]
     for case, row in zip(cases, analysed(planned(cases, "rows")), strict=True):
         geometry = Geometry.of(case.problem, contiguous(case.problem.shape))
         tile = rows.cheapest(case.problem, geometry, 16)

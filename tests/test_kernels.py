@@ -589,6 +589,37 @@ def test_maxima_over_the_ends_of_rows_that_vectors_divide(dtype):
         assert_configuration_right(configuration)
 
 
+@pytest.mark.parametrize(
+    ("axes", "kernel", "stride", "dilation"),
+    [
+        (1, 5, 1, 1),
+        (2, 3, 1, 1),
+        (2, 3, 2, 1),
+        (2, 5, 1, 1),
+        (2, 3, 1, 2),
+        (3, 2, 1, 1),
+        (3, 3, 2, 2),
+    ],
+)
+def test_tiles_that_share_taps_name_the_first_of_equal_ones(axes, kernel, stride, dilation):
+    """Of few values, the least among them, in windows that begin and end in the padding."""
+    random, found = np.random.default_rng(37), []
+    for dtype, last in (("float64", True), ("float32", False), ("float16", True), ("int8", False)):
+        of, spatial = strategies.dtype_of(dtype), (5, 9, 14)[-axes:]
+        least, others = (-128, [1, 2]) if dtype == "int8" else (-np.inf, [-0.0, 0.0, np.nan])
+        shape = (2, *spatial, 5) if last else (2, 3, *spatial)
+        window = {"kernel_shape": kernel, "strides": stride, "dilations": dilation}
+        window |= {"pads": (kernel - 1) * dilation, "channels_last": last, "return_indices": True}
+        for seldom in (0.7, 0.03):
+            x = np.where(random.random(shape) < seldom, random.choice(others, shape), least)
+            case = Case("max_pool", (x.astype(of),), window)
+            found += [Configuration(case, tier) for tier in ("rows", "large tiles")]
+    launches = compile_ahead(found)
+    assert sum(launch.source == "rows.cu" for launch in launches) > len(found) / 2
+    for configuration in found:
+        assert_configuration_right(configuration)
+
+
 IMAGES = {"rows": 11, "strips": -1, "vectors": -1, "separable": -1}
 """Which template argument says whether planes are those of images that lie apart."""
 

@@ -155,7 +155,8 @@ def _lanes(problem: PoolProblem) -> tuple[tuple[int, bool], ...]:
         return ((1, True),)
     if channels <= 4:
         return ((channels, True),)
-    return tuple((lanes, False) for lanes in (2, 4, 8, 16) if channels % lanes == 0)
+    counts = (1, 2, 4, 8, 16) if problem.indices else (2, 4, 8, 16)
+    return tuple((lanes, False) for lanes in counts if channels % lanes == 0)
 
 
 @lru_cache(maxsize=1)

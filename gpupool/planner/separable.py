@@ -41,11 +41,12 @@ partial result to its store."""
 ALONG = 110
 """Those of a lane for its outputs of a row."""
 
-READ_PLACED, ALONG_PLACED, STORE_PLACED = {4: 14, 8: 17, 16: 30}, {4: 110, 8: 170, 16: 300}, 31
+READ_PLACED, ALONG_PLACED, STORE_PLACED = {4: 13, 8: 17, 16: 27}, {4: 105, 8: 170, 16: 300}, 31
 """The same of maxima with their places, by the bytes that hold both."""
 
-PADDED, SLICED = 9, 30
-"""Theirs for a row of padding, which is not read, and more of one that several slices have."""
+PADDED, SLICED, IN_ORDER = 9, 30, 4
+"""Theirs for a row of padding, which is not read, more of one that several slices have, and less of
+one of integers, which are in the order of their bits."""
 
 RUN, ONE_ROW = 60, 25
 """Of a run of several rows, or of one."""
@@ -59,6 +60,10 @@ MOST_INTEGER_TAPS = 2**15 - 1
 
 SECTOR_BYTES = 32
 """Bytes that memory moves at least."""
+
+LEAST_PLACED, LITTLE_HALO = 4, 7
+"""Channels last with Indices, planes of a tile at least, and how many times a kernel's columns each
+should have: most instructions are of columns, but of fewer planes most of a sector is not read."""
 
 CHUNK, PITCH = 9, 252
 """Outputs of a row that one lane of separable.cu takes, and columns of its shared memory."""
@@ -263,17 +268,18 @@ def _instructions(problem: PoolProblem, geometry: Geometry, held: Held) -> tuple
     Between them those of a lane along a row.
     """
     if problem.indices:
-        return _reading_places(geometry, held), ALONG_PLACED[held.itemsize], STORE_PLACED
+        return _reading_places(problem, geometry, held), ALONG_PLACED[held.itemsize], STORE_PLACED
     power = power_cost(problem)
     read = READ + power + (WIDEN if pairs(problem) and problem.dtype.itemsize == 1 else 0)
     return read * slices(geometry), ALONG, STORE[problem.reduction] + power
 
 
-def _reading_places(geometry: Geometry, held: Held) -> float:
+def _reading_places(problem: PoolProblem, geometry: Geometry, held: Held) -> float:
     """Estimate the instructions for a row that is read with its places, or is padding."""
     *outer, under, _ = (dim.axis for dim in geometry.dense.dims)
     there = min(1, under.size / (under.out + under.kernel - 1))
-    row = READ_PLACED[held.itemsize] * prod(axis.mean_taps for axis in outer) + SLICED * len(outer)
+    read = READ_PLACED[held.itemsize] - (0 if problem.dtype.is_float else IN_ORDER)
+    row = read * prod(axis.mean_taps for axis in outer) + SLICED * len(outer)
     return row * there + PADDED * (1 - there)
 
 
@@ -293,13 +299,19 @@ def all_planes(geometry: Geometry) -> int:
 
 
 def _neighbours(problem: PoolProblem, inner: Axis, usable: int) -> int:
-    """Return the planes of a tile: channels last what a sector of memory holds, up to half halo."""
+    """Return the planes of a tile: channels last what a sector of memory holds, up to half halo.
+
+    With Indices up to little halo, since these take more time to make than to read.
+    """
     if not problem.channels_last:
         return 1
     sector, channels = SECTOR_BYTES // problem.dtype.itemsize, problem.channels
     if pairs(problem):
         sector, channels = sector // 2, channels // 2
-    return max(1, min(sector, channels, usable // (2 * inner.kernel - 1)))
+    fitting = usable // (2 * inner.kernel - 1)
+    if problem.indices:
+        fitting = min(fitting, max(LEAST_PLACED, usable // (LITTLE_HALO * inner.kernel)))
+    return max(1, min(sector, channels, fitting))
 
 
 def _tiled_cost(
@@ -312,7 +324,7 @@ def _tiled_cost(
     lines = -(-height // apart)
     run = RUN if outer.kernel > 1 else ONE_ROW
     columns = lanes * (run * runs + read * reads + store * lines)
-    rows = THREADS * (150 + along * -(-lines * WARP // THREADS))
+    rows = THREADS * 150 + along * lines * WARP
     return max(-(-outer.out // height) * blocks, BLOCKS) * (columns + rows)
 
 

@@ -50,8 +50,12 @@ ROUGH_ROOT = 3
 AVERAGE, INTEGER_AVERAGE, MAXIMUM = 4, 8, 1
 """From another partial result to the element."""
 
-TAP, DOUBLE_TAP, NUMBER, NARROW_NUMBER = 4.2, 5.8, 8, 14
-"""With Indices: to compare a tap, and from a place to a number, of 16 bits with another load."""
+TAP, DOUBLE_TAP, INTEGER_TAP = 4, 5.4, 2.9
+"""With Indices: to merge two taps with their codes."""
+
+NUMBER, NARROW_NUMBER, SLICED_NUMBER, CHANNEL_NUMBER = 11, 16, 15, 5
+"""From a code to a number, of narrower elements than float32, and more with a third axis and
+channels last."""
 
 STORE = 2.9
 """Of each store."""
@@ -63,9 +67,9 @@ SECOND_LOOK, DOUBLE_LOOK, DOUBLE_CUBES = {"average": 200, "lp": 220}, 80, 100
 """Instructions that take as long to compile as another look at uncertain results, what it takes
 more for norms of float64, and for their cubic roots."""
 
-PARTIAL, BRANCH, SLICED, SLICED_NUMBER = 65, 5, 110, 10
-"""The same of windows that count fewer taps, of each store that may not take place, and with a
-third axis of Indices and of each of them."""
+PARTIAL, BRANCH, SLICED = 65, 5, 110
+"""The same of windows that count fewer taps, of each store that may not take place, and of Indices
+with a third axis."""
 
 SINGLE_AXIS = 60
 """Less of windows along one axis: no rows, and nothing to merge down the columns."""
@@ -139,12 +143,9 @@ def _path(
     problem: PoolProblem, axes: tuple[Axis, ...], tile: Tile, line: Line, slices: int
 ) -> float:  # fmt: skip
     """Estimate the instructions of one thread from its first load on, for so many slices."""
-    rows = down_axis(axes)
     count = slices * lines(axes, tile) * _read(problem, tile, line)
-    count += STORE * _stores(tile) + _finish(problem) * _results(tile)
-    if problem.indices:
-        return count + _tap(problem) * slices * rows.kernel * axes[-1].kernel * _results(tile)
-    merges = _merges(axes, tile, line, slices)
+    count += STORE * _stores(tile) + _finish(problem, axes, tile) * _results(tile)
+    merges = _merges(problem, axes, tile, line, slices)
     return count + merges * _merge(problem, tile) + _counting(problem, axes, tile)
 
 
@@ -154,9 +155,9 @@ def _hidden(problem: PoolProblem, axes: tuple[Axis, ...], tile: Tile, line: Line
     count += BRANCH * _stores(tile) if tile.over == "anywhere" else 0
     count -= SINGLE_AXIS if len(axes) == 1 else 0
     if problem.indices:
-        return count + (SLICED + SLICED_NUMBER * _results(tile) if len(axes) > 2 else 0)
+        return count + (SLICED if len(axes) > 2 else 0)
     # Merges that become fewer instructions do so late.
-    count += _merges(axes, tile, line, 1) * max(0.0, MERGE - _merge(problem, tile))
+    count += _merges(problem, axes, tile, line, 1) * max(0.0, MERGE - _merge(problem, tile))
     if problem.reduction == "average" and not problem.dtype.is_float:
         count -= ROUNDED * _results(tile)
     if exact(problem):
@@ -210,14 +211,18 @@ def _fill(problem: PoolProblem, tile: Tile) -> float:
         return 0.0
     if not tile.row:
         return FILL
-    return 0.0 if problem.reduction == "max" and not problem.indices else WHOLE_FILL
+    return 0.0 if problem.reduction == "max" else WHOLE_FILL
 
 
-def _merges(axes: tuple[Axis, ...], tile: Tile, line: Line, slices: int) -> float:
-    """Count the merges down the columns, and along the rows of outputs."""
-    rows, inner, cells = down_axis(axes), axes[-1], line.elements / (2 if tile.pairs else 1)
+def _merges(
+    problem: PoolProblem, axes: tuple[Axis, ...], tile: Tile, line: Line, slices: int
+) -> float:  # fmt: skip
+    """Count merges down the columns, and along rows: of outputs, or with Indices of the input."""
+    rows, inner, word = down_axis(axes), axes[-1], 2 if tile.pairs else 1
+    cells = tile.outputs * tile.lanes if problem.indices else line.elements / word
+    along_rows = slices * lines(axes, tile) if problem.indices else tile.rows
     if len(axes) > 2:
-        down = cells * tile.rows * (slices * rows.kernel - 1)
+        down = cells * tile.rows * (slices * rows.kernel - (not problem.indices))
     else:
         down = cells * _shared_merges(rows, tile.rows)
     if tile.row:  # without the padding
@@ -226,7 +231,7 @@ def _merges(axes: tuple[Axis, ...], tile: Tile, line: Line, slices: int) -> floa
         along = tile.outputs * (inner.kernel - 1)
     else:
         along = _shared_merges(inner, tile.outputs)
-    return down + along * tile.rows * tile.lanes / (2 if tile.pairs else 1)
+    return down + along * along_rows * tile.lanes / word
 
 
 def _shared_merges(axis: Axis, outputs: int) -> int:
@@ -255,17 +260,16 @@ def _together(axis: Axis, outputs: int) -> int:
 def _merge(problem: PoolProblem, tile: Tile) -> float:
     if problem.reduction == "max":
         double = problem.dtype.name == "float64"
+        if problem.indices:
+            return DOUBLE_TAP if double else TAP if problem.dtype.is_float else INTEGER_TAP
         return PAIR if tile.pairs else DOUBLE_MAXIMUM if double else MERGE
     return MERGE if problem.dtype.is_float else INTEGER_SUM
 
 
-def _tap(problem: PoolProblem) -> float:
-    return DOUBLE_TAP if problem.dtype.name == "float64" else TAP
-
-
-def _finish(problem: PoolProblem) -> float:
+def _finish(problem: PoolProblem, axes: tuple[Axis, ...], tile: Tile) -> float:
     if problem.indices:
-        return NARROW_NUMBER if problem.dtype.itemsize == 2 else NUMBER
+        number = NUMBER if problem.dtype.itemsize >= 4 else NARROW_NUMBER
+        return number + SLICED_NUMBER * (len(axes) > 2) + CHANNEL_NUMBER * (not tile.packed)
     if problem.reduction == "lp":
         if problem.p == 2 and exact(problem):
             return ROUGH_ROOT
