@@ -364,7 +364,7 @@ BUGS = {
     ),
     "rows past the plane": Planted(
         "rows.cu", "within(row, outer().size)", "row >= 0", OUTSIDE,
-        pool(1, 1, 9, 9, pads=1, return_indices=True), "rows",
+        pool(1, 1, 9, 9, dilations=2, pads=2, return_indices=True), "rows",
     ),
     "nearest rows past the plane": Planted(
         "rows.cu", "most(least(row, outer().size - 1), 0)", "most(row, 0)", OUTSIDE,
@@ -375,8 +375,12 @@ BUGS = {
         pool(1, 1, 9, 9, dilations=2, pads=2), "rows",
     ),
     "no tap of a dilated window as its first valid one": Planted(
-        "rows.cu", "divide_up(-first, dilation) * dilation", "-first", None,
+        "rows.cu", "unsigned(tap + extent) % Kernel::dilation(A)", "0", None,
         lowest_maxima_of_dilated_windows, "rows",
+    ),
+    "a later one of equal taps down the columns": Planted(
+        "rows.cu", "merge(row[r].cell[c], behind)", "merge(behind, row[r].cell[c])", None,
+        equal_maxima, "large tiles",
     ),
     "columns of strips past the row": Planted(
         "strips.cu", ", there = taken & within(input, inner().size)", ", there = taken", OUTSIDE,
