@@ -644,9 +644,10 @@ def test_no_size_with_indices_costs_much_more_than_its_logarithm_times_that_of_3
     """Of tiles of rows.cu, and of separable.cu from 7 x 7 on."""
     windows = (3, 5, 7, 13, 31, 63)
     plans = planned(sliding("max", dtype, layout, k, flags=["indices"]) for k in windows)
-    kernels = [plan.kernel for _, plan in plans]
-    assert kernels[0] == "rows"
-    assert kernels[2:] == ["separable"] * 4
+    first, second, *others = [plan.kernel for _, plan in plans]
+    assert first == "rows"
+    assert second in {"rows", "separable"}
+    assert others == ["separable"] * 4
     (costs,) = issued(plans)
     of_size = [cost / math.log2(k) for k, cost in zip(windows, costs, strict=True)]
     assert max(of_size) <= most * of_size[0], costs
@@ -656,7 +657,7 @@ def test_no_size_with_indices_costs_much_more_than_its_logarithm_times_that_of_3
 @pytest.mark.usefixtures("tools")
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_tiles_with_indices_share_what_neighbouring_windows_have(layout: str) -> None:
-    """Tap by tap 5 x 5 would cost nearly three times as much as 3 x 3."""
+    """Tap by tap 5 x 5 would cost two to three times as much as 3 x 3."""
     plans = planned(
         (sliding("max", "float32", layout, k, flags=["indices"]) for k in (3, 5)), "rows"
     )
