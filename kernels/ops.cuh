@@ -87,7 +87,8 @@ template <class T, class Code, class To> struct ArgMax {
     }
 };
 
-// The same of parts that merge in the order of their taps only, whose codes need no comparison then.
+// The same of parts that merge in the order of their taps only, whose codes need no comparison then. What
+// repeats a tap in front of it brings another code: who lets it mends that.
 template <class T, class Code, class To> struct FirstMax : ArgMax<T, Code, To> {
     using typename ArgMax<T, Code, To>::Accumulator;
     static constexpr bool repeats = true;
@@ -99,9 +100,10 @@ template <class T, class Code, class To> struct FirstMax : ArgMax<T, Code, To> {
     }
 };
 
-// The same where windows merge parts of each other: one Word holds a maximum and, in its lower half, how
-// far its place is in front of the last one, so that the greater word is the first of equal maxima. The
-// kernel numbers places, by 32 bits at most, and reads the element again there. The last is that of no tap.
+// The same of parts in any order, which may have taps in common: one Word holds a maximum and, in its lower
+// half, how far its place is in front of the last one, so that the greater word is the first of equal
+// maxima. The kernel numbers places, by 32 bits at most, and reads the element again there. The last is that
+// of no tap.
 template <class T, class To, class Word> struct PlacedMax : NoIndices {
     using Element = T;
     using Out = T;
@@ -128,12 +130,16 @@ template <class T, class To, class Word> struct PlacedMax : NoIndices {
             return word(first ? best : other, first ? in_front : behind);
         }
     }
-    // A part and a later one, whose places need no comparison.
+    // A part and a later one, whose places need no comparison. Behind no tap at all the place of an equal one,
+    // the least of all values, is lost: some part further in front must have a tap.
     __device__ Word merge_in_order(Word a, Word b) const {
-        if constexpr (sizeof(Word) <= sizeof(long long)) return merge(a, b);
-        const long long best = a >> half, other = b >> half;
-        const bool later = other > best;
-        return word(later ? other : best, later ? unsigned(b) : unsigned(a));
+        if constexpr (sizeof(Word) <= sizeof(long long)) {
+            return merge(a, b);
+        } else {
+            const long long best = a >> half, other = b >> half;
+            const bool later = other > best;
+            return word(later ? other : best, later ? unsigned(b) : unsigned(a));
+        }
     }
     __device__ bool any(Word a) const { return place(a) != last; }
     __device__ unsigned place(Word a) const { return last - (unsigned(a) & last); }

@@ -13,8 +13,9 @@
 // neighbours share no merges.
 //
 // With Indices a tap brings a small code, its place in the lines under the tile. Each line is merged along
-// the row first, shared between neighbours, and lines then downwards: in the order of taps, so that the
-// first of equal ones stays without a look at codes. Numbers are made of those at the end.
+// the row first, shared between neighbours, and lines only then downwards: in the order of taps, so that
+// the first of equal ones stays without a look at codes. Numbers are made of those at the end, where a
+// code in the padding becomes that of the first valid tap.
 //
 // What the plan proves costs no instruction: of a Row that one thread takes whole the padding is
 // left out, and where neither tiles nor windows lie over the edge nothing is tested. Where windows
@@ -204,7 +205,8 @@ struct Block {
     // the nearest vector of a row for a halo. Of dilated windows they may lie between taps.
     static constexpr bool steps = Axes > 1, nearest = steps && !Inside && Op::repeats && DR == 1;
     static constexpr bool clamps = Over == at_ends;
-    static_assert(!clamps || (Op::repeats && Packed && Lanes == 1 && !Row), "a maximum of rows");
+    static_assert(!clamps || (Op::repeats && !Op::indices && Packed && Lanes == 1 && !Row),
+                  "a maximum of rows, of which no code tells the column");
     static_assert(!clamps || D == 1, "what is nearest to the edge is a tap of all windows over it");
     // All that a tile asks for is there.
     static constexpr bool complete = Inside || ((Row || clamps) && (nearest || !steps));
@@ -272,7 +274,8 @@ struct Block {
             load_halo<Line::left + Line::body, Line::right>(
                 line, clamps ? parts.right : from + Line::body, readable, Body);
         } else {
-            if constexpr (D > 1) line.clear(merged);  // pixels that no tap reads are merged, too
+            // Pixels that no tap reads are merged down the columns, too.
+            if constexpr (D > 1 && !Op::indices) line.clear(merged);
 #pragma unroll
             for (int i = 0; i < Span; ++i) {
                 if (!pixel_tapped(i)) continue;
@@ -446,12 +449,13 @@ struct Block {
         }
     }
 
-    // Where a tap lies along an axis. One in the leading padding stands for the first valid one of its window:
-    // its row is that one's, or no tap is greater than padding.
-    template <int A> __device__ static int position(int first, int digit) {
-        constexpr int extent = Kernel::at(A) * Kernel::dilation(A);
-        const int tap = first + digit;
-        return Inside || tap >= 0 ? tap : unsigned(tap + extent) % Kernel::dilation(A);
+    // Where a tap lies along an axis. One in the padding in front stands for the first valid one of its window:
+    // its row is that one's, or no tap is greater than padding. All outputs alike, even where none may lie in
+    // front, take fewer instructions.
+    template <int A> __device__ static int position(int first, int behind) {
+        constexpr int apart = Kernel::dilation(A), beyond = Kernel::at(A) * apart;
+        const int tap = first + behind;
+        return Inside || tap >= 0 ? tap : unsigned(tap + beyond) % apart;
     }
     __device__ void write_row(const Sums& sums, int r, Out* y, typename Op::Index* indices) const {
         using Index = typename Op::Index;
@@ -478,7 +482,8 @@ struct Block {
                     offset += tap * axis.step;
                     number += distance(tap, axis);
                 };
-                if constexpr (Axes > 1) add(outer(), position<Outer>(first_row(), line % digit));
+                const unsigned row = Axes > 2 ? line % digit : line;
+                if constexpr (Axes > 1) add(outer(), position<Outer>(first_row(), row));
                 if constexpr (Axes > 2) add(w.axis[0], position<0>(first_slice(), slice));
                 pack.element[i] = element(sums.cell[b + i].best, offset);
                 numbers[i] = number;

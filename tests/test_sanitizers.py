@@ -375,7 +375,7 @@ BUGS = {
         pool(1, 1, 9, 9, dilations=2, pads=2), "rows",
     ),
     "no tap of a dilated window as its first valid one": Planted(
-        "rows.cu", "unsigned(tap + extent) % Kernel::dilation(A)", "0", None,
+        "rows.cu", "unsigned(tap + beyond) % apart", "0", None,
         lowest_maxima_of_dilated_windows, "rows",
     ),
     "a later one of equal taps down the columns": Planted(
