@@ -87,8 +87,8 @@ template <class T, class Code, class To> struct ArgMax {
     }
 };
 
-// The same of parts that merge in the order of their taps only, whose codes need no comparison then. What
-// repeats a tap in front of it brings another code: who lets it mends that.
+// The same of parts that merge in the order of their taps only, whose codes need no comparison then. A tap
+// repeated in front of its place brings another code, which the kernel has to mend.
 template <class T, class Code, class To> struct FirstMax : ArgMax<T, Code, To> {
     using typename ArgMax<T, Code, To>::Accumulator;
     static constexpr bool repeats = true;

@@ -450,8 +450,8 @@ struct Block {
     }
 
     // Where a tap lies along an axis. One in the padding in front stands for the first valid one of its window:
-    // its row is that one's, or no tap is greater than padding. All outputs alike, even where none may lie in
-    // front, take fewer instructions.
+    // its row is that one's, or no tap is greater than padding. To ask only where one may lie in front took
+    // more instructions.
     template <int A> __device__ static int position(int first, int behind) {
         constexpr int apart = Kernel::dilation(A), beyond = Kernel::at(A) * apart;
         const int tap = first + behind;

@@ -641,13 +641,11 @@ def test_no_size_of_sums_costs_more_than_its_logarithm_times_that_of_3_x_3(
 def test_no_size_with_indices_costs_much_more_than_its_logarithm_times_that_of_3_x_3(
     dtype: str, most: float, layout: str
 ) -> None:
-    """Of tiles of rows.cu, and of separable.cu from 7 x 7 on."""
+    """Of tiles of rows.cu, then of separable.cu: narrow elements channels last from 5 x 5 on."""
     windows = (3, 5, 7, 13, 31, 63)
     plans = planned(sliding("max", dtype, layout, k, flags=["indices"]) for k in windows)
-    first, second, *others = [plan.kernel for _, plan in plans]
-    assert first == "rows"
-    assert second in {"rows", "separable"}
-    assert others == ["separable"] * 4
+    tiles = 1 if layout == "NHWC" and dtype in ("float16", "uint8") else 2
+    assert [plan.kernel for _, plan in plans] == ["rows"] * tiles + ["separable"] * (6 - tiles)
     (costs,) = issued(plans)
     of_size = [cost / math.log2(k) for k, cost in zip(windows, costs, strict=True)]
     assert max(of_size) <= most * of_size[0], costs

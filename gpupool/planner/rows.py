@@ -155,6 +155,7 @@ def _lanes(problem: PoolProblem) -> tuple[tuple[int, bool], ...]:
         return ((1, True),)
     if channels <= 4:
         return ((channels, True),)
+    # Merges of Indices are dear: of one channel a tile has more pixels, which share them.
     counts = (1, 2, 4, 8, 16) if problem.indices else (2, 4, 8, 16)
     return tuple((lanes, False) for lanes in counts if channels % lanes == 0)
 
