@@ -60,7 +60,7 @@ def _shortest(source: str, expression: str, times: int) -> tuple[float, float]:
 
 def _seconds(source: str, expression: str) -> float:
     begin = time.process_time()
-    jit.cubin(source, [expression], ARCHITECTURE)
+    jit.cubin([source], [expression], ARCHITECTURE)
     return time.process_time() - begin
 
 

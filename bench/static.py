@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -47,15 +46,14 @@ class Kernel:
     resources: jit.Resources
 
 
-_kernels: dict[tuple[str, str], Kernel] = {}
-"""What has been compiled, by source file and C++ name."""
+_kernels: dict[str, Kernel] = {}
+"""What has been compiled, by C++ name."""
 
 
 def kernel(launch: Launch) -> Kernel:
     """Compile and disassemble what a launch names."""
-    if (launch.source, launch.expression) not in _kernels:
-        _compile(launch.source, [launch.expression])
-    return _kernels[launch.source, launch.expression]
+    compile_ahead([launch])
+    return _kernels[launch.expression]
 
 
 def compile_ahead(launches: Iterable[Launch]) -> None:
@@ -63,19 +61,16 @@ def compile_ahead(launches: Iterable[Launch]) -> None:
 
     The code is what each has alone, but for a register where tables of constants lie elsewhere.
     """
-    missing: defaultdict[str, set[str]] = defaultdict(set)
-    for launch in launches:
-        if (launch.source, launch.expression) not in _kernels:
-            missing[launch.source].add(launch.expression)
-    for source, expressions in missing.items():
-        _compile(source, sorted(expressions))
-
-
-def _compile(source: str, expressions: Sequence[str]) -> None:
-    binary, log, symbols = jit.cubin(source, expressions, ARCHITECTURE, "--ptxas-options=-v")
+    missing = {
+        launch.expression: launch.source for launch in launches if launch.expression not in _kernels
+    }
+    if not missing:
+        return
+    files = sorted(set(missing.values()))
+    binary, log, symbols = jit.cubin(files, sorted(missing), ARCHITECTURE, "--ptxas-options=-v")
     code, taken = sass.disassemble(binary), jit.resources(log)
     for expression, symbol in symbols.items():
-        _kernels[source, expression] = Kernel(code[symbol], binary, symbol, taken[symbol])
+        _kernels[expression] = Kernel(code[symbol], binary, symbol, taken[symbol])
 
 
 def parameters(chosen: Plan, launch: Launch) -> bytes:

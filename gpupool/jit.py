@@ -43,9 +43,10 @@ def digest(folder: Path) -> str:
     return content.hexdigest()[:32]
 
 
-def source(file: str) -> str:
-    """Return the text that is compiled for ``file``: its include and the digest of all."""
-    return f'// {digest(kernel_folder())}\n#include "{file}"\n'
+def source(*files: str) -> str:
+    """Return the text that is compiled for ``files``: their includes and the digest of all."""
+    includes = "".join(f'#include "{file}"\n' for file in files)
+    return f"// {digest(kernel_folder())}\n{includes}"
 
 
 def options() -> tuple[str, ...]:
@@ -76,7 +77,7 @@ def function(file: str, expression: str, device: int) -> Any:
 
 
 def cubin(
-    file: str, expressions: Sequence[str], architecture: int, *extra: str
+    files: Sequence[str], expressions: Sequence[str], architecture: int, *extra: str
 ) -> tuple[bytes, str, dict[str, str]]:
     """Compile without a driver; return machine code, log, and each expression's symbol in them.
 
@@ -84,7 +85,7 @@ def cubin(
     """
     from cupy.cuda import nvrtc
 
-    program = nvrtc.createProgram(source(file), "gpupool.cu", (), ())
+    program = nvrtc.createProgram(source(*files), "gpupool.cu", (), ())
     try:
         for expression in expressions:
             nvrtc.addNameExpression(program, expression)
@@ -92,8 +93,9 @@ def cubin(
         try:
             nvrtc.compileProgram(program, flags)
         except nvrtc.NVRTCError as error:
-            log, names = nvrtc.getProgramLog(program), ", ".join(expressions)
-            raise GpupoolError(f"{file}: {names} for sm_{architecture}:\n{log}") from error
+            log, all_files = nvrtc.getProgramLog(program), ", ".join(files)
+            names = ", ".join(expressions)
+            raise GpupoolError(f"{all_files}: {names} for sm_{architecture}:\n{log}") from error
         symbols = {name: str(nvrtc.getLoweredName(program, name)) for name in expressions}
         # CuPy drops the last byte, which tools that read the file miss.
         return bytes(nvrtc.getCUBIN(program)) + b"\0", nvrtc.getProgramLog(program), symbols

@@ -347,7 +347,7 @@ def compile_batch(job: Job) -> dict[str, Cost]:
     """Compile one batch, without a warning; return the cost of each expression."""
     source, architecture, batch = job
     expressions = [kernel.expression for kernel in batch]
-    code, log, symbols = jit.cubin(source, expressions, architecture, "--ptxas-options=-v")
+    code, log, symbols = jit.cubin([source], expressions, architecture, "--ptxas-options=-v")
     assert code.startswith(b"\x7fELF")
     assert "warning" not in log, "\n".join(re.findall(r".*warning.*\n?.*", log))
     taken = jit.resources(log)

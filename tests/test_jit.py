@@ -87,11 +87,11 @@ def test_a_renamed_file_gives_a_new_key(copied: Any) -> None:
 def test_an_edited_header_gives_new_code(copied: Any, nvrtc: Any) -> None:
     assert nvrtc
     expression = "unpool_clear<double, int>"
-    before, *_ = jit.cubin("unpool.cu", [expression], 90)
+    before, *_ = jit.cubin(["unpool.cu"], [expression], 90)
     header = copied / "unpool.cu"
     header.write_text(header.read_text().replace("claims[i] = -1;", "claims[i] = -2;"))
     jit.digest.cache_clear()
-    after, *_ = jit.cubin("unpool.cu", [expression], 90)
+    after, *_ = jit.cubin(["unpool.cu"], [expression], 90)
     assert after != before
 
 
@@ -158,7 +158,7 @@ def test_the_grammar_refuses_anything_else(text: str) -> None:
 def test_the_code_is_an_elf_file_with_the_symbol_of_each_expression(nvrtc: Any) -> None:
     assert nvrtc
     expressions = ["unpool_claim<int>", "unpool_claim<long long>"]
-    code, log, symbols = jit.cubin("unpool.cu", expressions, 80, "--ptxas-options=-v")
+    code, log, symbols = jit.cubin(["unpool.cu"], expressions, 80, "--ptxas-options=-v")
     assert code.startswith(b"\x7fELF")
     assert code.endswith(b"\0")
     assert list(symbols) == expressions
@@ -199,7 +199,7 @@ def test_taps_are_widened_without_flushing_subnormals(nvrtc: Any, element: str) 
 def test_an_error_names_the_file_the_expression_the_architecture_and_the_log(nvrtc: Any) -> None:
     assert nvrtc
     with pytest.raises(GpupoolError) as caught:
-        jit.cubin("unpool.cu", ["unpool_claim<Nonsense>"], 90)
+        jit.cubin(["unpool.cu"], ["unpool_claim<Nonsense>"], 90)
     first, *log = str(caught.value).splitlines()
     assert first == "unpool.cu: unpool_claim<Nonsense> for sm_90:"
     assert any("Nonsense" in line and "error" in line for line in log)
@@ -231,7 +231,7 @@ def test_the_compiler_of_the_device_lays_structs_out_as_numpy_does(
     )
     text += "template <int> __global__ void probe() {}\n"
     monkeypatch.setattr(jit, "source", lambda _: text)
-    code, *_ = jit.cubin("probe", ["probe<0>"], 90)
+    code, *_ = jit.cubin(["probe"], ["probe<0>"], 90)
     assert code.startswith(b"\x7fELF")
 
 
