@@ -23,7 +23,7 @@
 // they are dilated: what is nearest need not be a tap then.
 // Counted cost in instructions per output of 3 x 3 by the tiles that the plan chooses, which are not those
 // of the fewest: maxima 14 to 41, means of Half 15, second norms 62; with Indices 44 to 93, of float 62, and
-// 95 at stride 2; dilated by 2, maxima of Half 14 and of float 31, means of float 31, and 70 with Indices.
+// 95 at stride 2; dilated by 2, maxima of Half 14 and of float 31, means of float 30, and 70 with Indices.
 #include "window.cuh"
 
 struct Rows {

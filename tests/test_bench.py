@@ -879,6 +879,23 @@ def test_dilated_windows_of_3_x_3_leave_memory_the_limit(layout: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("tools")
+def test_dilated_windows_take_the_cheaper_of_two_kernels() -> None:
+    """Loads between their taps take the compiler time, and no instruction."""
+    ways: list[tuple[str, str, str, int, int, int, Sequence[str]]] = [
+        ("average", "bfloat16", "NCHW", 6, 1, 4, ()),
+        ("lp", "bfloat16", "NCHW", 7, 1, 3, ()),
+        ("lp", "float64", "NCHW", 3, 3, 5, ()),
+        ("max", "float64", "NCHW", 7, 1, 4, ["indices"]),
+        ("max", "float32", "NHWC", 3, 1, 5, ()),
+    ]
+    cases = [sliding(*way[:5], flags=way[6], dilation=way[5]) for way in ways]
+    cost = issued(*(planned(cases, name) for name in ("auto", "rows", "specialised")))
+    for way, auto, *others in zip(ways, *cost, strict=True):
+        assert auto <= 1.1 * min(others), (way, auto, others)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tools")
 def test_large_windows_apart_take_the_cheaper_kernel_channels_last() -> None:
     """A few workers share a window of one channel each, which pays from about a thousand taps."""
     cases = [
@@ -950,9 +967,9 @@ def test_few_images_channels_last_are_read_at_the_speed_of_memory(dtype: str) ->
 @pytest.mark.usefixtures("tools")
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
 def test_estimates_of_rows_meet_the_counts(dtype: str) -> None:
-    """Within a half, where their spread over random tiles is a tenth."""
+    """Within a third, where their spread over random tiles is a tenth."""
     kernels = (2, 3) if dtype == "float64" else (3, 5)  # of larger ones no tile is short enough
-    ways = [*product(kernels, (1,)), *product((2, 3), (2,))]
+    ways = [*product(kernels, (1,)), *product((2, 3), (2, 5))]
     results = [("max", []), ("max", ["indices"]), ("average", []), ("lp", [])]
     cases = [
         sliding(op, dtype, layout, k, flags=flags, dilation=d)
@@ -964,7 +981,7 @@ def test_estimates_of_rows_meet_the_counts(dtype: str) -> None:
         assert tile is not None
         estimate = Estimate.of(case.problem, geometry, tile).total / tile.threads(geometry)
         (launch,) = row["launches"]
-        assert 2 / 3 < estimate / launch["path"] < 3 / 2, (case, tile)
+        assert 3 / 4 < estimate / launch["path"] < 4 / 3, (case, tile)
 
 
 @pytest.mark.usefixtures("tools")

@@ -616,10 +616,10 @@ def test_plan_says_why_nothing_is_compiled_in(monkeypatch):
 
 
 def test_plan_refuses_a_kernel_that_does_not_serve():
-    window = {"kernel_shape": 9, "dilations": 2, "pads": 8}
-    asked = r"MaxPool float32 \(1, 1, 9, 9\), kernel_shape=9, dilations=2, pads=8: 'window' would"
+    window = {"kernel_shape": 5, "dilations": 40}
+    asked = r"MaxPool float32 \(1, 1, 200, 200\), kernel_shape=5, dilations=40: 'window' would"
     with pytest.raises(GpupoolValueError, match=rf"^kernel = 'rows' does not serve {asked}"):
-        gpupool.plan("max", (1, 1, 9, 9), "float32", **window, kernel="rows")
+        gpupool.plan("max", (1, 1, 200, 200), "float32", **window, kernel="rows")
     of_unpool = "kernel = 'window' does not serve MaxUnpool float32 .*"
     with pytest.raises(GpupoolValueError, match=rf"{of_unpool}: only 'auto' does$"):
         gpupool.plan("max-unpool", (1, 1, 9), "float32", kernel_shape=2, kernel="window")

@@ -106,7 +106,7 @@ def _slower(problem: PoolProblem, geometry: Geometry, tile: Tile) -> float:
     body = (tile.row or tile.outputs * axes[-1].stride if tile.packed else 1) * tile.lanes
     vectors = max(1.0, body * problem.dtype.itemsize / VECTOR_BYTES)
     held = vectors * tile.rows * (1 if tile.packed else tile.outputs)
-    line = Line.of(tile, axes[-1], problem.dtype.itemsize).elements * problem.dtype.itemsize
+    line = Line.of(tile, axes[-1], problem.dtype.itemsize).read * problem.dtype.itemsize
     slices = axes[0].kernel if len(axes) > 2 else 1
     read = tile.threads(geometry) * slices * lines(axes, tile) * line
     again = max(1.0, read / _moved(problem, geometry))

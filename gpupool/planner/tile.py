@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
@@ -103,7 +104,7 @@ class Tile:
 
     def _span(self, inner: Axis) -> int:
         """Pixels of a row that a thread holds."""
-        span = positions(inner, self.outputs)
+        span = len(positions(inner, self.outputs))
         return min(self.row, span - inner.pad_begin) if self.row else span
 
     def threads(self, geometry: Geometry) -> int:
@@ -121,19 +122,19 @@ class Tile:
 
 
 @lru_cache
-def positions(axis: Axis, windows: int) -> int:
-    """Return how many positions of an axis so many neighbouring windows take.
+def positions(axis: Axis, windows: int) -> Collection[int]:
+    """Return the positions of an axis that so many neighbouring windows take, from the first on.
 
     They are all from the first tap to the last, but of dilated windows those where one has a tap.
 
     >>> axis = Axis.resolve(20, kernel=3, dilation=4)
-    >>> positions(axis, 1), positions(axis, 2), positions(axis, 5)
-    (3, 6, 13)
+    >>> sorted(positions(axis, 1)), len(positions(axis, 2)), len(positions(axis, 5))
+    ([0, 4, 8], 6, 13)
     """
     if axis.dilation == 1:
-        return (windows - 1) * axis.stride + axis.kernel
+        return range((windows - 1) * axis.stride + axis.kernel)
     first, taps = range(windows), range(axis.kernel)
-    return len({o * axis.stride + t * axis.dilation for o, t in product(first, taps)})
+    return {o * axis.stride + t * axis.dilation for o, t in product(first, taps)}
 
 
 def vector(pixels: int) -> int:

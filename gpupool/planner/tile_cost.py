@@ -1,13 +1,14 @@
 """What a tile of rows.cu costs: how often it does what, times the instructions that takes.
 
-The numbers are fitted to counts of sm_90 machine code over 520 random tiles, of which they meet two
-thirds within a tenth, and to the time that NVRTC took for 55 others, which they meet within a
-twentieth (standard deviation).
+The numbers are fitted to counts of sm_90 machine code over some 4000 random tiles, of which they
+meet two thirds within a tenth, and to the time that NVRTC took for 55 others and for 366 of dilated
+windows, which they meet within a twentieth and a twelfth (standard deviation).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import BUSY
@@ -31,9 +32,9 @@ INSIDE = 0.7
 """Less of each row and load where no tile lies over an edge and no word takes a pair, a constant
 away from one address, and of maxima of whole rows, which read no padding."""
 
-FILL, WHOLE_FILL = 1.6, 0.7
-"""Of each word that a load may leave out, alone or with the rest of a whole row; maxima read
-another row instead."""
+FILL, SHARED_FILL = 1.6, 0.7
+"""Of each word that a load may leave out, alone, or with others: the rest of a whole row, where
+most maxima read another one instead, or the other half of a 0 in float64."""
 
 MERGE, PAIR, DOUBLE_MAXIMUM, INTEGER_SUM = 0.9, 0.6, 3.3, 0.4
 """To merge two partial results, or pairs of maxima, doubles, sums of integers alone or in pairs."""
@@ -47,29 +48,32 @@ ROOT, DOUBLE_ROOT = {1: 4, 2: 9, 3: 15}, {1: 4, 2: 23, 3: 15}
 ROUGH_ROOT = 3
 """From a sum of squares to the element where a rough root is exact enough."""
 
-AVERAGE, INTEGER_AVERAGE, MAXIMUM = 4, 8, 1
+AVERAGE, DOUBLE_AVERAGE, INTEGER_AVERAGE, MAXIMUM = 4, 7, 8, 1
 """From another partial result to the element."""
 
 TAP, DOUBLE_TAP, INTEGER_TAP = 4, 5.4, 2.9
 """With Indices: to merge two taps with their codes."""
 
-NUMBER, NARROW_NUMBER, SLICED_NUMBER, CHANNEL_NUMBER = 11, 16, 15, 5
-"""From a code to a number, of narrower elements than float32, and more with a third axis and
-channels last."""
+NUMBER, NARROW_NUMBER, SLICED_NUMBER, CHANNEL_NUMBER, APART_NUMBER = 11, 16, 15, 5, 11
+"""From a code to a number, of narrower elements than float32, and more with a third axis, channels
+last, and where the rows of a window lie apart."""
 
 STORE = 2.9
 """Of each store."""
 
-COUNT, SHARE, DOUBLE_SHARE = 2, 1, 3
-"""To count the taps of a row or a column of windows, and to look their share up."""
+COUNT, APART_DOWN, APART_ALONG = 2, 15, 6
+"""To count the taps of a row or a column of windows: side by side, or those of dilated ones."""
+
+SHARE, DOUBLE_SHARE = 1, 3
+"""To look up the share of so many taps."""
 
 SECOND_LOOK, DOUBLE_LOOK, DOUBLE_CUBES = {"average": 200, "lp": 220}, 80, 100
 """Instructions that take as long to compile as another look at uncertain results, what it takes
 more for norms of float64, and for their cubic roots."""
 
-PARTIAL, BRANCH, SLICED = 65, 5, 110
-"""The same of windows that count fewer taps, of each store that may not take place, and of Indices
-with a third axis."""
+PARTIAL, BRANCH, SLICED, DEAD = 65, 5, 110, 1
+"""The same of windows that count fewer taps, of each store that may not take place, of Indices
+with a third axis, and of each load between the taps of dilated windows."""
 
 SINGLE_AXIS = 60
 """Less of windows along one axis: no rows, and nothing to merge down the columns."""
@@ -81,30 +85,64 @@ WHOLE_ROW = 0.9
 """The part of its time that a tile of whole rows takes to compile: nothing depends on the edges."""
 
 
+class Part(NamedTuple):
+    """Elements of a line that lie side by side: how many some window has, and how they are read."""
+
+    taken: int
+    read: int
+    width: int  # of a load
+
+
 @dataclass(frozen=True)
 class Line:
     """One row of the input under a tile: ``Line`` and its loads in kernels/rows.cu."""
 
     elements: int
+    read: int
     loads: int
     words: int
+    dead: int  # loads that only the compiler sees
 
     @classmethod
     def of(cls, tile: Tile, inner: Axis, itemsize: int) -> Line:
-        """Count the elements, loads and words of a halo, the body, and a halo behind it."""
-        if not tile.packed:
-            parts = [(tile.lanes, tile.lanes)] * positions(inner, tile.outputs)
-        else:
-            span = (tile.outputs - 1) * inner.stride + inner.extent
-            body = min(tile.row or tile.outputs * inner.stride, span - inner.pad_begin)
-            halos = [] if tile.row else [_halo(tile, pixels) for pixels in tile.halos(inner)]
-            parts = [(body * tile.lanes, tile.load), *halos]
-        loads = [-(-elements // width) for elements, width in parts]
+        """Count elements that windows have and those read, loads and the words that they bring."""
+        every = _parts(tile, inner) if tile.packed else _pixels(tile, inner)
+        parts = [part for part in every if part.taken]
+        loads = [-(-part.read // part.width) for part in parts]
         words = (
-            count * max(1, width * itemsize // 4)
-            for count, (_, width) in zip(loads, parts, strict=True)
+            count * max(1, part.width * itemsize // 4)
+            for count, part in zip(loads, parts, strict=True)
         )
-        return cls(sum(elements for elements, _ in parts), sum(loads), sum(words))
+        taken, read = (sum(part[i] for part in parts) for i in range(2))
+        return cls(taken, read, sum(loads), sum(words), len(every) - len(parts))
+
+
+def _pixels(tile: Tile, inner: Axis) -> list[Part]:
+    """Return every pixel that some window has."""
+    return [Part(tile.lanes, tile.lanes, tile.lanes)] * len(positions(inner, tile.outputs))
+
+
+def _parts(tile: Tile, inner: Axis) -> list[Part]:
+    """Return a halo, the body, and a halo behind it; of dilated windows every load."""
+    span = (tile.outputs - 1) * inner.stride + inner.extent
+    body = min(tile.row or tile.outputs * inner.stride, span - inner.pad_begin)
+    before, behind = (0, 0) if tile.row else tile.halos(inner)
+    whole = [_halo(tile, before), (body * tile.lanes, tile.load), _halo(tile, behind)]
+    if inner.dilation == 1:
+        return [Part(elements, elements, width) for elements, width in whole if elements]
+    first = inner.pad_begin * tile.lanes - whole[0][0]
+    parts = list[Part]()
+    for elements, width in whole:
+        loads = (range(i, i + width) for i in range(first, first + elements, width))
+        parts += (Part(_taken(tile, inner, load), width, width) for load in loads)
+        first += elements
+    return parts
+
+
+def _taken(tile: Tile, inner: Axis, elements: range) -> int:
+    """Return how many of these elements some window has, with those in the same words."""
+    taps, word = positions(inner, tile.outputs), 2 if tile.pairs and len(elements) > 1 else 1
+    return word * len({i // word for i in elements if i // tile.lanes in taps})
 
 
 def _halo(tile: Tile, pixels: int) -> tuple[int, int]:
@@ -143,7 +181,7 @@ def _path(
     problem: PoolProblem, axes: tuple[Axis, ...], tile: Tile, line: Line, slices: int
 ) -> float:  # fmt: skip
     """Estimate the instructions of one thread from its first load on, for so many slices."""
-    count = slices * lines(axes, tile) * _read(problem, tile, line)
+    count = slices * lines(axes, tile) * _read(problem, axes, tile, line)
     count += STORE * _stores(tile) + _finish(problem, axes, tile) * _results(tile)
     merges = _merges(problem, axes, tile, line, slices)
     return count + merges * _merge(problem, tile) + _counting(problem, axes, tile)
@@ -154,6 +192,7 @@ def _hidden(problem: PoolProblem, axes: tuple[Axis, ...], tile: Tile, line: Line
     count: float = 0 if tile.partial == "nowhere" else PARTIAL
     count += BRANCH * _stores(tile) if tile.over == "anywhere" else 0
     count -= SINGLE_AXIS if len(axes) == 1 else 0
+    count += DEAD * lines(axes, tile) * line.dead
     if problem.indices:
         return count + (SLICED if len(axes) > 2 else 0)
     # Merges that become fewer instructions do so late.
@@ -175,7 +214,7 @@ def exact(problem: PoolProblem) -> bool:
 
 def lines(axes: tuple[Axis, ...], tile: Tile) -> int:
     """Return the rows of one slice of the input under a tile."""
-    return positions(down_axis(axes), tile.rows)
+    return len(positions(down_axis(axes), tile.rows))
 
 
 def down_axis(axes: tuple[Axis, ...]) -> Axis:
@@ -191,27 +230,27 @@ def _stores(tile: Tile) -> float:
     return _results(tile) / (tile.store if tile.packed else tile.lanes)
 
 
-def _read(problem: PoolProblem, tile: Tile, line: Line) -> float:
+def _read(problem: PoolProblem, axes: tuple[Axis, ...], tile: Tile, line: Line) -> float:
     """Estimate the instructions to read a line and lift its elements."""
+    nearest = tile.row > 0 and problem.reduction == "max" and down_axis(axes).dilation == 1
     lift = POWER[int(problem.p)] if problem.reduction == "lp" else 0.0
     if tile.pairs:
         lift += UNPACK if problem.dtype.itemsize == 1 else 0.0
     else:
         lift += CONVERT if problem.dtype.itemsize < 4 else 0.0
     load, each_line = LOAD if tile.packed else FAR_LOAD, LINE
-    if (tile.over == "nowhere" and not tile.pairs) or (tile.row and problem.reduction == "max"):
+    if (tile.over == "nowhere" and not tile.pairs) or nearest:
         load, each_line = load - INSIDE, each_line - INSIDE
     clamped = CLAMP[problem.dtype.itemsize] if tile.over == "at_ends" else 0.0
-    fill = _fill(problem, tile) * line.words
+    fill = 0.0 if nearest else _fill(problem, tile) * line.words
     return each_line + clamped + load * line.loads + fill + lift * line.elements
 
 
 def _fill(problem: PoolProblem, tile: Tile) -> float:
     if tile.over != "anywhere":
         return 0.0
-    if not tile.row:
-        return FILL
-    return 0.0 if problem.reduction == "max" else WHOLE_FILL
+    zeros = problem.reduction != "max"
+    return SHARED_FILL if tile.row or (zeros and problem.dtype.itemsize == 8) else FILL
 
 
 def _merges(
@@ -269,13 +308,15 @@ def _merge(problem: PoolProblem, tile: Tile) -> float:
 def _finish(problem: PoolProblem, axes: tuple[Axis, ...], tile: Tile) -> float:
     if problem.indices:
         number = NUMBER if problem.dtype.itemsize >= 4 else NARROW_NUMBER
-        return number + SLICED_NUMBER * (len(axes) > 2) + CHANNEL_NUMBER * (not tile.packed)
+        number += SLICED_NUMBER * (len(axes) > 2) + CHANNEL_NUMBER * (not tile.packed)
+        return number + APART_NUMBER * (down_axis(axes).dilation > 1)
     if problem.reduction == "lp":
         if problem.p == 2 and exact(problem):
             return ROUGH_ROOT
         return (DOUBLE_ROOT if problem.dtype.name == "float64" else ROOT)[int(problem.p)]
     if problem.reduction == "average":
-        return AVERAGE if problem.dtype.is_float else INTEGER_AVERAGE
+        average = DOUBLE_AVERAGE if problem.dtype.name == "float64" else AVERAGE
+        return average if problem.dtype.is_float else INTEGER_AVERAGE
     return MAXIMUM
 
 
@@ -285,6 +326,8 @@ def _counting(problem: PoolProblem, axes: tuple[Axis, ...], tile: Tile) -> int:
         return 0
     ends = 2 * -(-axes[-1].pad_begin // axes[-1].stride)
     columns = tile.outputs if tile.partial == "anywhere" else min(tile.outputs, ends)
-    counts = columns + (tile.rows if len(axes) > 1 else 0)
+    count = columns * (COUNT if axes[-1].dilation == 1 else APART_ALONG)
+    if len(axes) > 1:
+        count += tile.rows * (COUNT if axes[-2].dilation == 1 else APART_DOWN)
     share = DOUBLE_SHARE if problem.dtype.name == "float64" else SHARE
-    return COUNT * counts + share * tile.rows * (columns + 1)
+    return count + share * tile.rows * (columns + 1)
