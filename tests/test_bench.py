@@ -713,6 +713,17 @@ def test_large_windows_take_the_cheapest_kernel(op: str, dtype: str) -> None:
     assert [plan.kernel for _, plan in auto] == ["strips"] * 4
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("tools")
+def test_slices_in_the_padding_cost_a_volume_nothing() -> None:
+    """Of 13 slices under a window half are there: less than rows one by one would cost."""
+    fields = {"id": "volume", "op": "average", "dtype": "float32", "shape": (256, 32, 8, 8, 8)}
+    fields |= {"kernel": [13, 5, 13], "strides": 3, "pads": [6, 2, 6, 6, 2, 6]}
+    case = Case.from_json(fields)
+    (auto,), *others = issued(*(planned([case], name) for name in ("auto", *planner.FUSED)))
+    assert auto <= 1.05 * min(cost for (cost,) in others), (auto, others)
+
+
 def image(op: str, dtype: str, shape: tuple[int, ...], kernel: tuple[int, ...]) -> Case:
     layout = "NHWC" if shape[-1] == 3 else "NCHW"
     fields = {"id": "image", "op": op, "dtype": dtype, "layout": layout, "shape": shape}

@@ -288,9 +288,9 @@ def strided(geometry: Geometry) -> bool:
     return any(dim.axis.stride > 1 for dim in geometry.dims[-2:])
 
 
-def slices(geometry: Geometry) -> int:
-    """Return the planes of the input under one of outputs."""
-    return geometry.dims[0].axis.kernel if len(geometry.dims) > 2 else 1
+def slices(geometry: Geometry) -> float:
+    """Return the planes of the input under one of outputs, in the mean: none is padding."""
+    return geometry.dims[0].axis.mean_taps if len(geometry.dims) > 2 else 1
 
 
 def all_planes(geometry: Geometry) -> int:
