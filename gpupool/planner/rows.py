@@ -31,7 +31,7 @@ from gpupool.window import Axis
 SHORT_CODE, MOST_CODE = 465, 650
 """Instructions of a kernel of rows.cu: up to the first it compiles in about four times the time of
 the smallest kernel (``python -m bench --cold``), 100 ms on a server that nothing disturbs. A
-hundred instructions more take about one of those times more."""
+hundred instructions more take about half of that smallest time more."""
 
 ENOUGH = 0.52
 """The part of the time that memory takes, by estimate: instructions that issue within it are

@@ -134,7 +134,7 @@ def positions(axis: Axis, windows: int) -> Collection[int]:
     if axis.dilation == 1:
         return range((windows - 1) * axis.stride + axis.kernel)
     first, taps = range(windows), range(axis.kernel)
-    return {o * axis.stride + t * axis.dilation for o, t in product(first, taps)}
+    return frozenset(o * axis.stride + t * axis.dilation for o, t in product(first, taps))
 
 
 def vector(pixels: int) -> int:
