@@ -93,8 +93,8 @@ def cubin(
         try:
             nvrtc.compileProgram(program, flags)
         except nvrtc.NVRTCError as error:
-            log, *names = nvrtc.getProgramLog(program), ", ".join(files), ", ".join(expressions)
-            raise GpupoolError(f"{': '.join(names)} for sm_{architecture}:\n{log}") from error
+            kernels, log = ", ".join((*files, *expressions)), nvrtc.getProgramLog(program)
+            raise GpupoolError(f"{kernels} for sm_{architecture}:\n{log}") from error
         symbols = {name: str(nvrtc.getLoweredName(program, name)) for name in expressions}
         # CuPy drops the last byte, which tools that read the file miss.
         return bytes(nvrtc.getCUBIN(program)) + b"\0", nvrtc.getProgramLog(program), symbols

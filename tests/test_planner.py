@@ -38,7 +38,7 @@ from gpupool.planner.launches import FILL, SHARED_BYTES, WARP
 from gpupool.planner.parameters import PAIRED_TAPS, divisor
 from gpupool.planner.separable import CHUNK, PITCH, SECTOR_BYTES
 from gpupool.planner.specialised import MAX_STRIDE, SPECIALISED_TAPS
-from gpupool.planner.tile import Tile
+from gpupool.planner.tile import Tile, positions
 from gpupool.problem import SMALL_P, PoolProblem, Problem, contiguous, resolve
 from gpupool.window import Axis
 from tests import emulator, strategies
@@ -747,6 +747,21 @@ def test_windows_of_three_axes_are_walked_slice_by_slice() -> None:
     assert chosen("max", "float16", volumes, 7, 1) == "separable_vectors"
     assert chosen("average", "float32", volumes, 9, 2) == "separable_vectors"
     assert chosen("lp", "float32", volumes, 5, 1, p=2.5) == "window"  # every tap is a pow
+
+
+def test_a_tile_takes_no_more_elements_than_it_reads() -> None:
+    """Taps that share a word count once, wherever the padding lets words begin."""
+    sizes = product((2, 3, 5), (1, 2, 3), (1, 2, 3, 5), (1, 2, 4, 8))
+    for k, stride, dilation, outputs in sizes:
+        for pad in range((k - 1) * dilation + 1):
+            window = {"kernel_shape": k, "strides": stride, "dilations": dilation, "pads": pad}
+            problem = resolve("max", (1, 4, 224, 224), "float16", **window)
+            geometry = Geometry.of(problem, contiguous(problem.shape))
+            tile, axis = Tile.of(problem, geometry, 16, outputs, 0, 1, 1, True), geometry.dims[-1]
+            if tile is None:
+                continue
+            line = tile_cost.Line.of(tile, axis.axis, 2)
+            assert len(positions(axis.axis, outputs)) <= line.taken <= line.read, (tile, axis)
 
 
 def test_a_short_kernel_does_where_memory_is_the_limit() -> None:

@@ -122,6 +122,11 @@ class Geometry:
         return prod(dim.axis.kernel for dim in self.dims)
 
     @property
+    def slices(self) -> float:
+        """Slices of the input under a window, in the mean: those in the padding are passed over."""
+        return prod(dim.axis.mean_taps for dim in self.dims[:-2])
+
+    @property
     def planes(self) -> int:
         """Number of planes."""
         return self.batch.axis.size * self.channels.axis.size

@@ -107,8 +107,7 @@ def _slower(problem: PoolProblem, geometry: Geometry, tile: Tile) -> float:
     vectors = max(1.0, body * problem.dtype.itemsize / VECTOR_BYTES)
     held = vectors * tile.rows * (1 if tile.packed else tile.outputs)
     line = Line.of(tile, axes[-1], problem.dtype.itemsize).read * problem.dtype.itemsize
-    slices = axes[0].kernel if len(axes) > 2 else 1
-    read = tile.threads(geometry) * slices * lines(axes, tile) * line
+    read = tile.threads(geometry) * geometry.slices * lines(axes, tile) * line
     again = max(1.0, read / _moved(problem, geometry))
     apart = _loads_apart(geometry, tile, body) * _stores_apart(problem, tile)
     return float(apart**APART * held**HELD * again**REREAD)

@@ -97,7 +97,7 @@ class Part(NamedTuple):
 class Line:
     """One row of the input under a tile: ``Line`` and its loads in kernels/rows.cu."""
 
-    elements: int
+    taken: int
     read: int
     loads: int
     words: int
@@ -113,7 +113,7 @@ class Line:
             count * max(1, part.width * itemsize // 4)
             for count, part in zip(loads, parts, strict=True)
         )
-        taken, read = (sum(part[i] for part in parts) for i in range(2))
+        taken, read = sum(part.taken for part in parts), sum(part.read for part in parts)
         return cls(taken, read, sum(loads), sum(words), len(every) - len(parts))
 
 
@@ -140,9 +140,10 @@ def _parts(tile: Tile, inner: Axis) -> list[Part]:
 
 
 def _taken(tile: Tile, inner: Axis, elements: range) -> int:
-    """Return how many of these elements some window has, with those in the same words."""
+    """Return how many of a load's elements some window has, with those in the same words."""
     taps, word = positions(inner, tile.outputs), 2 if tile.pairs and len(elements) > 1 else 1
-    return word * len({i // word for i in elements if i // tile.lanes in taps})
+    found = (place for place, i in enumerate(elements) if i // tile.lanes in taps)
+    return word * len({place // word for place in found})
 
 
 def _halo(tile: Tile, pixels: int) -> tuple[int, int]:
@@ -168,7 +169,7 @@ class Estimate:
         axes = tuple(dim.axis for dim in geometry.dims)
         line = Line.of(tile, axes[-1], problem.dtype.itemsize)
         once = _path(problem, axes, tile, line, 1)
-        slices = axes[0].kernel if len(axes) > 2 else 1
+        slices = geometry.slices
         all_slices = once if slices == 1 else _path(problem, axes, tile, line, slices)
         setup = SETUP + IMAGES * geometry.images + THIRD_AXIS * (len(axes) > 2)
         setup += CLAMPS[problem.dtype.itemsize] if tile.over == "at_ends" else 0
@@ -178,7 +179,7 @@ class Estimate:
 
 
 def _path(
-    problem: PoolProblem, axes: tuple[Axis, ...], tile: Tile, line: Line, slices: int
+    problem: PoolProblem, axes: tuple[Axis, ...], tile: Tile, line: Line, slices: float
 ) -> float:  # fmt: skip
     """Estimate the instructions of one thread from its first load on, for so many slices."""
     count = slices * lines(axes, tile) * _read(problem, axes, tile, line)
@@ -243,7 +244,7 @@ def _read(problem: PoolProblem, axes: tuple[Axis, ...], tile: Tile, line: Line) 
         load, each_line = load - INSIDE, each_line - INSIDE
     clamped = CLAMP[problem.dtype.itemsize] if tile.over == "at_ends" else 0.0
     fill = 0.0 if nearest else _fill(problem, tile) * line.words
-    return each_line + clamped + load * line.loads + fill + lift * line.elements
+    return each_line + clamped + load * line.loads + fill + lift * line.taken
 
 
 def _fill(problem: PoolProblem, tile: Tile) -> float:
@@ -254,14 +255,14 @@ def _fill(problem: PoolProblem, tile: Tile) -> float:
 
 
 def _merges(
-    problem: PoolProblem, axes: tuple[Axis, ...], tile: Tile, line: Line, slices: int
+    problem: PoolProblem, axes: tuple[Axis, ...], tile: Tile, line: Line, slices: float
 ) -> float:  # fmt: skip
     """Count merges down the columns, and along rows: of outputs, or with Indices of the input."""
     rows, inner, word = down_axis(axes), axes[-1], 2 if tile.pairs else 1
-    cells = tile.outputs * tile.lanes if problem.indices else line.elements / word
+    cells = tile.outputs * tile.lanes if problem.indices else line.taken / word
     along_rows = slices * lines(axes, tile) if problem.indices else tile.rows
     if len(axes) > 2:
-        down = cells * tile.rows * (slices * rows.kernel - (not problem.indices))
+        down = cells * tile.rows * slices * rows.kernel
     else:
         down = cells * _shared_merges(rows, tile.rows)
     if tile.row:  # without the padding

@@ -87,11 +87,10 @@ def _reading(problem: PoolProblem, geometry: Geometry, power: int) -> float:
 def _longest(geometry: Geometry) -> float:
     """Return the valid taps that a warp's lanes have at most, on average over all warps, roughly.
 
-    A warp has all windows of an axis, some of them, or one. Slices are counted as if none lay in
-    the padding, like those under the tiles that this is compared with.
+    A warp has all windows of an axis, some of them, or one.
     """
-    *slices, rows, inner = ONE, ONE, *geometry.dims
-    beside, taps = _beside(geometry), float(prod(dim.axis.kernel for dim in slices))
+    rows, inner = (ONE, *geometry.dims)[-2:]
+    beside, taps = _beside(geometry), geometry.slices
     for axis in (inner.axis, rows.axis):
         spanned = min(1, WARP / (beside * axis.out)) if beside < WARP else 0
         taps *= axis.mean_taps + (taps_of((axis,)) - axis.mean_taps) * spanned
