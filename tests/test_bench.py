@@ -713,15 +713,41 @@ def test_large_windows_take_the_cheapest_kernel(op: str, dtype: str) -> None:
     assert [plan.kernel for _, plan in auto] == ["strips"] * 4
 
 
+def padded(
+    op: str, dtype: str, layout: str, shape: tuple[int, ...], kernel: Sequence[int],
+    stride: int = 1, flags: Sequence[str] = (),
+) -> Case:  # fmt: skip
+    """Windows that begin half of one before the input."""
+    fields = {"id": "padded", "op": op, "dtype": dtype, "layout": layout, "shape": shape}
+    fields |= {"p": 2} if op == "lp" else {}
+    fields |= {"kernel": kernel, "strides": stride, "flags": flags}
+    return Case.from_json(fields | {"pads": 2 * [k // 2 for k in kernel]})
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("tools")
 def test_slices_in_the_padding_cost_a_volume_nothing() -> None:
     """Of 13 slices under a window half are there: less than rows one by one would cost."""
-    fields = {"id": "volume", "op": "average", "dtype": "float32", "shape": (256, 32, 8, 8, 8)}
-    fields |= {"kernel": [13, 5, 13], "strides": 3, "pads": [6, 2, 6, 6, 2, 6]}
-    case = Case.from_json(fields)
+    case = padded("average", "float32", "NCDHW", (256, 32, 8, 8, 8), (13, 5, 13), 3)
     (auto,), *others = issued(*(planned([case], name) for name in ("auto", *planner.FUSED)))
     assert auto <= 1.05 * min(cost for (cost,) in others), (auto, others)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tools")
+def test_padded_volumes_take_a_kernel_that_issues_hardly_more_than_any_other() -> None:
+    """Single columns pass over rows and columns of padding, vectors and tiles over slices alone."""
+    cases = [
+        padded("max", "float64", "NCDHW", (364, 32, 7, 7, 7), (13, 13, 13)),
+        padded("average", "float64", "NCDHW", (323, 21, 12, 7, 7), (13, 13, 13)),
+        padded("max", "float16", "NDHWC", (30, 16, 16, 16, 32), (21, 21, 21)),
+        padded("lp", "float64", "NCDHW", (46, 21, 16, 16, 16), (5, 5, 5), 2),
+        padded("max", "float16", "NCDHW", (46, 32, 8, 12, 28), (13, 4, 4)),
+    ]
+    kernels = ("auto", "rows", "separable_vectors", "separable", "specialised")
+    chosen, *others = issued(*(planned(cases, kernel) for kernel in kernels))
+    for case, cost, *rest in zip(cases, chosen, *others, strict=True):
+        assert cost <= 1.2 * min(rest), (case, cost, dict(zip(kernels[1:], rest, strict=True)))
 
 
 def image(op: str, dtype: str, shape: tuple[int, ...], kernel: tuple[int, ...]) -> Case:
@@ -1024,6 +1050,28 @@ def test_estimates_of_single_outputs_meet_the_counts() -> None:
     for case, row in zip(cases, analysed(planned(cases, "specialised")), strict=True):
         geometry = Geometry.of(case.problem, contiguous(case.problem.shape))
         estimate = planner.window.cost(case.problem, geometry) / geometry.outputs
+        assert 2 / 3 < estimate / row["issued"] < 3 / 2, (case, estimate, row["issued"])
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tools")
+@pytest.mark.parametrize("dtype", ["float64", "float16"])
+def test_estimates_of_single_columns_meet_the_counts(dtype: str) -> None:
+    """Within a half, where their spread over random tiles is a seventh."""
+    ways: list[tuple[str, Sequence[str]]] = [("max", ()), ("max", ["indices"]), ("average", ())]
+    sizes: list[tuple[str, tuple[int, ...], tuple[int, ...], int]] = [
+        ("NCHW", (2000, 64, 7, 7), (13, 13), 1),
+        ("NHWC", (64, 56, 56, 64), (9, 9), 2),
+        ("NCDHW", (40, 32, 12, 12, 12), (5, 5, 5), 1),
+        ("NDHWC", (16, 16, 16, 16, 64), (7, 7, 7), 1),
+    ]
+    cases = [
+        padded(op, dtype, *size[:3], stride=size[3], flags=flags)
+        for (op, flags), size in product(ways, sizes)
+    ]
+    for case, row in zip(cases, analysed(planned(cases, "separable")), strict=True):
+        geometry = Geometry.of(case.problem, contiguous(case.problem.shape))
+        estimate = planner.separable.cost(case.problem, geometry) / case.outputs
         assert 2 / 3 < estimate / row["issued"] < 3 / 2, (case, estimate, row["issued"])
 
 

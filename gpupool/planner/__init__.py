@@ -27,7 +27,7 @@ from gpupool.planner import (
 )
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import THREADS, Launch, Plan, Scalar
-from gpupool.planner.parameters import accumulator, by_powers
+from gpupool.planner.parameters import by_powers
 from gpupool.planner.specialised import admit, specialisable
 from gpupool.planner.tile import Tile
 from gpupool.planner.tile_cost import Estimate
@@ -48,10 +48,9 @@ FUSED = ("strips", "separable_vectors", "separable")
 KERNELS = ("auto", "window", "specialised", "rows", "plane", "channels", *FUSED)
 """What ``plan`` may be asked for; "window" is the generic tier of window.cu."""
 
-CLEARLY, CLEARLY_OF_VOLUMES = {4: 0.8, 8: 0.65}, {4: 0.8, 8: 0.5}
+CLEARLY = 0.9
 """Below this part of its estimate by vectors a large window takes single columns: where most
-columns of a tile are halo. By the bytes of a partial result: vectors of float64 are estimated
-high, most of all with three axes."""
+columns of a tile are halo."""
 
 
 @lru_cache(maxsize=4096)
@@ -145,8 +144,7 @@ def _leaves_memory_the_limit(problem: PoolProblem, geometry: Geometry, tile: Til
 
 def _single_columns_cost(problem: PoolProblem, geometry: Geometry) -> float:
     """Estimate what separable.cu takes, raised by as much as it should be less than by vectors."""
-    clearly = CLEARLY_OF_VOLUMES if len(geometry.dims) > 2 else CLEARLY
-    return separable.cost(problem, geometry) / clearly[accumulator(problem).itemsize]
+    return separable.cost(problem, geometry) / CLEARLY
 
 
 def _rows_tile(

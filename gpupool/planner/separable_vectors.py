@@ -32,8 +32,8 @@ from gpupool.planner.separable import (
     all_planes,
     counts_in_floats,
     served,
-    slices,
     strided,
+    there,
 )
 from gpupool.planner.specialised import admit
 from gpupool.problem import PoolProblem
@@ -56,6 +56,10 @@ WORD_MERGE, WORD_LINE = 3.3, 56
 
 DOUBLE_MERGE, DOUBLE_LINE = 12, 70
 """And for maxima of float64, which no instruction takes."""
+
+IN_SLICES, SLICE, PADDED = 16, 0.8, 8
+"""Of a volume for each row, what a slice takes of that, and for a row of padding that is not read.
+Estimates of 499 tiles meet the counts within a sixth."""
 
 STORE, STORE_ROOTS = {"max": 5, "average": 16}, {1: 2, 2: 18, 3: 55}
 """The same for a vector of results, of norms by their exponent."""
@@ -101,6 +105,10 @@ class _Form:
     def pitch(self) -> int:
         """Columns of shared memory."""
         return self.lanes * self.chunk
+
+    def padded(self, problem: PoolProblem) -> bool:
+        """Whether padding is read, too: ``padded`` in kernels/separable_vectors.cu."""
+        return self.folded or self.load < self.vector or self.load * problem.dtype.itemsize <= 4
 
     @property
     def usable(self) -> int:
@@ -309,7 +317,10 @@ def _cost(problem: PoolProblem, geometry: Geometry, tiles: _Tiles) -> float:
     read = READ + merge * vector + PART * (further << paired) + FOLDED * tiles.form.folded
     if problem.channels_last:
         read += SCATTER_WORDS if paired else SCATTER
-    column = SEAT * shares + RUN * runs + reads * read * slices(geometry)
+    if len(geometry.dims) > 2:
+        under = 1 if tiles.form.padded(problem) else there(geometry.dense.dims[-2].axis)
+        read = (IN_SLICES + SLICE * read * geometry.slices) * under + PADDED * (1 - under)
+    column = SEAT * shares + RUN * runs + reads * read
     store = _store(problem, paired)
     results = -(-tiles.height // outer.stride)
     if strided(geometry):
