@@ -1023,8 +1023,10 @@ def test_estimates_of_rows_meet_the_counts(dtype: str) -> None:
 
 @pytest.mark.usefixtures("tools")
 def test_estimates_of_single_outputs_meet_the_counts() -> None:
-    """Within a half: of small and large planes, of loops that are unrolled and of others."""
+    """Within a third: of small and large planes, of loops that are unrolled and of others."""
     ways: list[tuple[str, str, tuple[int, ...], int, int, int, list[str]]] = [
+        ("max", "float16", (40, 32, 12, 12, 12), 5, 1, 1, []),
+        ("average", "float32", (244, 32, 8, 8, 8), 21, 1, 1, []),
         ("max", "float32", (4096, 64, 7, 7), 7, 1, 1, []),
         ("max", "int8", (1024, 64, 14, 14), 5, 1, 1, ["indices"]),
         ("average", "float64", (64, 64, 56, 56), 3, 2, 1, []),
@@ -1047,10 +1049,11 @@ def test_estimates_of_single_outputs_meet_the_counts() -> None:
         )
         for op, dtype, shape, kernel, stride, dilation, flags in ways
     ]
+    cases += [padded("max", "float32", "NHWC", (2000, 7, 7, 64), (5, 5))]
     for case, row in zip(cases, analysed(planned(cases, "specialised")), strict=True):
         geometry = Geometry.of(case.problem, contiguous(case.problem.shape))
         estimate = planner.window.cost(case.problem, geometry) / geometry.outputs
-        assert 2 / 3 < estimate / row["issued"] < 3 / 2, (case, estimate, row["issued"])
+        assert 3 / 4 < estimate / row["issued"] < 4 / 3, (case, estimate, row["issued"])
 
 
 @pytest.mark.slow

@@ -16,19 +16,21 @@ from gpupool.planner.parameters import (
     window_parameters,
 )
 from gpupool.problem import PoolProblem
-from gpupool.window import taps_of
+from gpupool.window import Axis, taps_of
 
 UNROLLED_TAPS, FEW_UNROLLED_TAPS, UNROLLED_TAPS_4D = 49, 27, 16
 """Windows up to this many taps may be compiled in: unrolled, more need too many registers, or more
 than 100 ms to compile. See ``unrolls`` for the second and third."""
 
-SETUP, AXIS, BORDER, NUMBER = 20, 37, 20, 45
-"""Instructions of a thread, for each axis, where windows leave the input, and for Indices. These
-and those below are fitted to counts of 857 random windows, which 19 of 20 estimates meet within
-a third."""
+SETUP, AXIS, NUMBER = 20, 28, 38
+"""Instructions of a thread, for each axis, and more for Indices. These and those below are fitted
+to counts of 1503 random windows, which two thirds of the estimates meet within a ninth."""
 
-TAP, PLACED_TAP, ROLLED_TAP, ROLLED_PLACED_TAP = 4.5, 8.5, 12.5, 21
+TAP, PLACED_TAP, ROLLED_TAP, ROLLED_PLACED_TAP = 4.5, 8.4, 12, 20
 """Of a tap without and with Indices: where loops over the window are unrolled, and where not."""
+
+ROLLED_ROW, ROLLED_SLICE = 12, 33
+"""Of a row of taps where they are not, and of a slice."""
 
 FINISH, CUBIC_ROOT = {"max": 0, "average": 35, "lp": 25}, 50
 """From the partial result to the element."""
@@ -67,35 +69,39 @@ def unrolls(problem: PoolProblem, geometry: Geometry) -> bool:
 def cost(problem: PoolProblem, geometry: Geometry) -> float:
     """Estimate the instructions of all threads; a card that is not filled runs them alike."""
     axes, power = len(geometry.dims), power_cost(problem)
-    borders = not all(dim.inside for dim in geometry.dims)
-    along_axes = AXIS + BORDER * borders + NUMBER * problem.indices
+    along_axes = (AXIS + NUMBER * problem.indices) * axes
     finish = FINISH[problem.reduction] + power + (CUBIC_ROOT if problem.p == 3 else 0)
-    each = SETUP + along_axes * axes + finish + _reading(problem, geometry, power)
+    each = SETUP + along_axes + finish + _reading(problem, geometry, power)
     return max(geometry.outputs, BUSY) * each
 
 
 def _reading(problem: PoolProblem, geometry: Geometry, power: int) -> float:
     """Estimate those of a thread for its taps, which loops take that are unrolled, not, or both."""
     tap, rolled = (PLACED_TAP, ROLLED_PLACED_TAP) if problem.indices else (TAP, ROLLED_TAP)
-    clipped = (rolled + power) * _longest(geometry)
+    rows, taps = _longest(geometry)
+    clipped = (rolled + power) * taps + ROLLED_ROW * rows
+    clipped += ROLLED_SLICE * geometry.slices * (len(geometry.dims) > 2)
     if not unrolls(problem, geometry):
         return clipped
     whole, over_edges = _warps(geometry)
     return (tap + power) * geometry.taps * whole + clipped * over_edges
 
 
-def _longest(geometry: Geometry) -> float:
-    """Return the valid taps that a warp's lanes have at most, on average over all warps, roughly.
+def _longest(geometry: Geometry) -> tuple[float, float]:
+    """Return the rows of valid taps that a warp's lanes have at most, and the taps in all of them.
 
-    A warp has all windows of an axis, some of them, or one.
+    On average over all warps, roughly: a warp has all windows of an axis, some of them, or one.
     """
-    rows, inner = (ONE, *geometry.dims)[-2:]
-    beside, taps = _beside(geometry), geometry.slices
-    for axis in (inner.axis, rows.axis):
-        spanned = min(1, WARP / (beside * axis.out)) if beside < WARP else 0
-        taps *= axis.mean_taps + (taps_of((axis,)) - axis.mean_taps) * spanned
-        beside *= axis.out
-    return taps
+    rows, inner = (dim.axis for dim in (ONE, *geometry.dims)[-2:])
+    beside = _beside(geometry)
+    down = geometry.slices * _longest_along(rows, beside * inner.out)
+    return down, down * _longest_along(inner, beside)
+
+
+def _longest_along(axis: Axis, beside: int) -> float:
+    spanned = min(1.0, WARP / (beside * axis.out)) if beside < WARP else 0
+    longest: int = taps_of((axis,))
+    return axis.mean_taps + (longest - axis.mean_taps) * spanned
 
 
 def _warps(geometry: Geometry) -> tuple[float, float]:
@@ -103,8 +109,11 @@ def _warps(geometry: Geometry) -> tuple[float, float]:
     *outer, inner = (dim.axis for dim in geometry.dims)
     beside, over = _beside(geometry), sum(inner.over_edges)
     within = prod(1 - min(1, sum(axis.over_edges) / axis.out) for axis in outer)
-    along = min(1, (over * beside + WARP - 1) / (inner.out * beside)) if over else 0
-    return within * (over < inner.out), 1 - (1 - along) * within
+
+    def along(windows: int) -> float:
+        return min(1, (windows * beside + WARP - 1) / (inner.out * beside)) if windows else 0
+
+    return within * along(max(0, inner.out - over)), 1 - (1 - along(over)) * within
 
 
 def _beside(geometry: Geometry) -> int:
