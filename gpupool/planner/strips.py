@@ -94,9 +94,9 @@ APART, ALONE = 18, 20
 """More for results of a lane of several pixels, and less for those of words of one strip: what is
 counted channels last is met within a quarter."""
 
-CUBE, ROOT = 16, {1: -30, 2: 0, 3: 75}
+CUBE, ROOT, DOUBLE_ROOT = 16, {1: -30, 2: 0, 3: 75}, {1: -80, 2: 0, 3: -35}
 """More of a norm's rows than of the second one's: of the third for each that is read, and of
-results by the exponent."""
+results by the exponent, of float64 the square root being the dearest."""
 
 STRIPS_DTYPE = np.dtype(
     [
@@ -324,7 +324,8 @@ def _lane(problem: PoolProblem, paired: bool) -> _Lane:
     lane = LANE["paired" if sums else problem.reduction, problem.dtype.name]
     if problem.reduction != "lp":
         return lane
-    root, cube = ROOT[int(problem.p)], CUBE * (problem.p == 3)
+    roots = DOUBLE_ROOT if problem.dtype.name == "float64" else ROOT
+    root, cube = roots[int(problem.p)], CUBE * (problem.p == 3)
     return replace(
         lane, step=lane.step + cube, results=lane.results + root, pixels=lane.pixels + root
     )
