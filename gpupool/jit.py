@@ -93,7 +93,8 @@ def cubin(
         try:
             nvrtc.compileProgram(program, flags)
         except nvrtc.NVRTCError as error:
-            kernels, log = ", ".join((*files, *expressions)), nvrtc.getProgramLog(program)
+            log, sources = nvrtc.getProgramLog(program), ", ".join(files)
+            kernels = f"{sources}: {', '.join(expressions)}"
             raise GpupoolError(f"{kernels} for sm_{architecture}:\n{log}") from error
         symbols = {name: str(nvrtc.getLoweredName(program, name)) for name in expressions}
         # CuPy drops the last byte, which tools that read the file miss.

@@ -736,7 +736,7 @@ def test_slices_in_the_padding_cost_a_volume_nothing() -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("tools")
 def test_padded_volumes_take_a_kernel_that_issues_hardly_more_than_any_other() -> None:
-    """Single columns pass over rows and columns of padding, vectors and tiles over slices alone."""
+    """Of padding, single columns pass over rows and columns, and every kernel over slices."""
     cases = [
         padded("max", "float64", "NCDHW", (364, 32, 7, 7, 7), (13, 13, 13)),
         padded("average", "float64", "NCDHW", (323, 21, 12, 7, 7), (13, 13, 13)),

@@ -34,7 +34,7 @@ SEPARABLE_TAPS = 9
 MOST_TAPS_OF_SUMS = 2**16
 """Windows up to this many: a float32 sum divided by more is not proved to be rounded right."""
 
-SETUP, RUN, ONE_ROW = 150, 75, 25
+SETUP, RUN, ONE_ROW = 150, 75, 45
 """Instructions of a thread, and of a run of several rows, or of one. These and those below are
 fitted to counts of 3115 random tiles, which two thirds of the estimates meet within a seventh."""
 
@@ -43,13 +43,13 @@ READ, WIDEN, IN_SLICES, SLICE, PAIRED_SLICE = 10.0, 2.5, 14, 12.0, 18.5
 each row, and for each of its slices, of one plane or of two in a word."""
 
 PADDED, CLEARED = 19, 7
-"""Of a row of padding, which is not read, and of a row where a column is padding, or none."""
+"""Of a row of padding, which is not read, and of each row of a column of padding."""
 
 ALONG, DOUBLE_ALONG = 35, 100
 """Of a lane for its outputs of a row, and for those that are maxima of doubles."""
 
 STORE, STORE_NORMS = {"max": 5, "average": 18}, {1: 8, 2: 19, 3: 30}
-"""From a partial result to its store, of norms by their exponent."""
+"""From a partial result to its store, of norms by their exponent; a pow is counted apart."""
 
 READ_PLACED, IN_ORDER, SLICED = {4: 11, 8: 20, 16: 33}, 3, 24
 """To read a maximum with its place by the bytes that hold both, less of integers, which are in the
@@ -294,6 +294,7 @@ class _Each(NamedTuple):
 
 
 def _store(problem: PoolProblem) -> int:
+    """Return what it takes to make and store a result, but for a pow."""
     if problem.reduction == "lp":
         return STORE_NORMS[1 if by_powers(problem) else int(problem.p)]
     return STORE[problem.reduction]
@@ -331,24 +332,28 @@ def _tiled_cost(
 ) -> float:  # fmt: skip
     """Estimate the instructions of all blocks: setup and rows of a tile, columns and stores.
 
-    Of threads for a row of the input so many are ``beside`` each other; a warp of those that have a
-    column there and of others does what either does.
+    Of threads for a row of the input so many are ``beside`` each other.
     """
     runs, lines = -(-height // outer.kernel), -(-height // apart)
     reads = runs * outer.kernel + height - runs
-    rows, columns, mixed = there(outer), there(inner), (WARP - 1) / beside
+    rows, columns = share_inside(outer), share_inside(inner)
     row = each.row * rows + PADDED * (1 - rows)
     run = RUN if outer.kernel > 1 else ONE_ROW
-    down = min(1, columns + mixed) * (run * runs + row * reads)
-    if columns < 1:
-        down += min(1, 1 - columns + mixed) * CLEARED * runs * outer.kernel
-    block = THREADS * SETUP + lanes * (down + each.store * lines) + each.along * lines * WARP
+    down = share_of_warps(columns, beside) * (run * runs + row * reads)
+    down += share_of_warps(1 - columns, beside) * CLEARED * runs * outer.kernel
+    along = each.along if inner.kernel > 1 else 0
+    block = THREADS * SETUP + lanes * (down + each.store * lines) + along * lines * WARP
     return max(-(-outer.out // height) * blocks, BLOCKS) * block
 
 
-def there(axis: Axis) -> float:
-    """Return the share of the positions under all windows that are no padding."""
+def share_inside(axis: Axis) -> float:
+    """Return the share of the positions under all windows that are in the input, roughly."""
     return min(1, axis.size / (axis.out + axis.kernel - 1))
+
+
+def share_of_warps(share: float, beside: int) -> float:
+    """Return the share of warps that have any such column, where so many are beside each other."""
+    return min(1, share + (WARP - 1) / beside) if share > 0 else 0
 
 
 def _tiled_launch(

@@ -29,6 +29,9 @@ to counts of 1503 random windows, which two thirds of the estimates meet within 
 TAP, PLACED_TAP, ROLLED_TAP, ROLLED_PLACED_TAP = 4.5, 8.4, 12, 20
 """Of a tap without and with Indices: where loops over the window are unrolled, and where not."""
 
+DOUBLE_MAXIMUM = 2.5
+"""More of a tap of maxima of float64, which no instruction takes."""
+
 ROLLED_ROW, ROLLED_SLICE = 12, 33
 """Of a row of taps where they are not, and of a slice."""
 
@@ -75,9 +78,11 @@ def cost(problem: PoolProblem, geometry: Geometry) -> float:
     return max(geometry.outputs, BUSY) * each
 
 
-def _reading(problem: PoolProblem, geometry: Geometry, power: int) -> float:
+def _reading(problem: PoolProblem, geometry: Geometry, power: float) -> float:
     """Estimate those of a thread for its taps, which loops take that are unrolled, not, or both."""
     tap, rolled = (PLACED_TAP, ROLLED_PLACED_TAP) if problem.indices else (TAP, ROLLED_TAP)
+    if problem.reduction == "max" and problem.dtype.name == "float64" and not problem.indices:
+        power += DOUBLE_MAXIMUM
     rows, taps = _longest(geometry)
     clipped = (rolled + power) * taps + ROLLED_ROW * rows
     clipped += ROLLED_SLICE * geometry.slices * (len(geometry.dims) > 2)
@@ -99,9 +104,9 @@ def _longest(geometry: Geometry) -> tuple[float, float]:
 
 
 def _longest_along(axis: Axis, beside: int) -> float:
+    """Return the same of one axis, where so many neighbours have each of its windows."""
     spanned = min(1.0, WARP / (beside * axis.out)) if beside < WARP else 0
-    longest: int = taps_of((axis,))
-    return axis.mean_taps + (longest - axis.mean_taps) * spanned
+    return axis.mean_taps + (taps_of((axis,)) - axis.mean_taps) * spanned
 
 
 def _warps(geometry: Geometry) -> tuple[float, float]:
@@ -109,11 +114,11 @@ def _warps(geometry: Geometry) -> tuple[float, float]:
     *outer, inner = (dim.axis for dim in geometry.dims)
     beside, over = _beside(geometry), sum(inner.over_edges)
     within = prod(1 - min(1, sum(axis.over_edges) / axis.out) for axis in outer)
-
-    def along(windows: int) -> float:
-        return min(1, (windows * beside + WARP - 1) / (inner.out * beside)) if windows else 0
-
-    return within * along(max(0, inner.out - over)), 1 - (1 - along(over)) * within
+    inside, outside = (
+        min(1, (windows * beside + WARP - 1) / (inner.out * beside)) if windows > 0 else 0
+        for windows in (inner.out - over, over)
+    )
+    return within * inside, 1 - (1 - outside) * within
 
 
 def _beside(geometry: Geometry) -> int:
