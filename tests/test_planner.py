@@ -749,6 +749,14 @@ def test_windows_of_three_axes_are_walked_slice_by_slice() -> None:
     assert chosen("lp", "float32", volumes, 5, 1, p=2.5) == "window"  # every tap is a pow
 
 
+@pytest.mark.parametrize("width", [1, 2, 3])
+def test_a_volume_of_fewer_pixels_than_a_vector_has_channels_is_planned(width: int) -> None:
+    shape, kernel = (4, 9, 9, width, 64), (3, 3, width)
+    problem = resolve("max", shape, "float32", kernel_shape=kernel, channels_last=True)
+    for kernel_name in planner.KERNELS:
+        assert planner.plan(problem, kernel=kernel_name).launches
+
+
 def test_a_tile_takes_no_more_elements_than_it_reads() -> None:
     """Taps that share a word count once, wherever the padding lets words begin."""
     sizes = product((2, 3, 5), (1, 2, 3), (1, 2, 3, 5), (1, 2, 4, 8))

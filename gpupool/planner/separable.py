@@ -351,7 +351,7 @@ def share_inside(axis: Axis) -> float:
     return min(1, axis.size / (axis.out + axis.kernel - 1))
 
 
-def share_of_warps(share: float, beside: int) -> float:
+def share_of_warps(share: float, beside: float) -> float:
     """Return the share of warps that have any such column, where so many are beside each other."""
     return min(1, share + (WARP - 1) / beside) if share > 0 else 0
 

@@ -343,7 +343,7 @@ def _share_read(problem: PoolProblem, geometry: Geometry, tiles: _Tiles) -> floa
     under, along = (dim.axis for dim in geometry.dense.dims[-2:])
     _, _, across = tiles.blocks(geometry)
     neighbours = tiles.planes if problem.channels_last else 1
-    beside = tiles.span // tiles.form.vector * across * neighbours
+    beside = tiles.span * across * neighbours / tiles.form.vector
     return share_inside(under) * share_of_warps(share_inside(along), beside)
 
 
