@@ -765,11 +765,11 @@ def test_a_tile_takes_no_more_elements_than_it_reads() -> None:
             window = {"kernel_shape": k, "strides": stride, "dilations": dilation, "pads": pad}
             problem = resolve("max", (1, 4, 224, 224), "float16", **window)
             geometry = Geometry.of(problem, contiguous(problem.shape))
-            tile, axis = Tile.of(problem, geometry, 16, outputs, 0, 1, 1, True), geometry.dims[-1]
+            tile, axis = Tile.of(problem, geometry, 16, outputs, 0, 1, 1, True), problem.window[-1]
             if tile is None:
                 continue
-            line = tile_cost.Line.of(tile, axis.axis, 2)
-            assert len(positions(axis.axis, outputs)) <= line.taken <= line.read, (tile, axis)
+            line = tile_cost.Line.of(tile, axis, 2)
+            assert len(positions(axis, outputs)) <= line.taken <= line.read, (tile, axis)
 
 
 def test_a_short_kernel_does_where_memory_is_the_limit() -> None:

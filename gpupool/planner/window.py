@@ -78,18 +78,18 @@ def cost(problem: PoolProblem, geometry: Geometry) -> float:
     return max(geometry.outputs, BUSY) * each
 
 
-def _reading(problem: PoolProblem, geometry: Geometry, power: float) -> float:
+def _reading(problem: PoolProblem, geometry: Geometry, power: int) -> float:
     """Estimate those of a thread for its taps, which loops take that are unrolled, not, or both."""
     tap, rolled = (PLACED_TAP, ROLLED_PLACED_TAP) if problem.indices else (TAP, ROLLED_TAP)
-    if problem.reduction == "max" and problem.dtype.name == "float64" and not problem.indices:
-        power += DOUBLE_MAXIMUM
+    double = problem.reduction == "max" and problem.dtype.name == "float64" and not problem.indices
+    merge = DOUBLE_MAXIMUM if double else power
     rows, taps = _longest(geometry)
-    clipped = (rolled + power) * taps + ROLLED_ROW * rows
+    clipped = (rolled + merge) * taps + ROLLED_ROW * rows
     clipped += ROLLED_SLICE * geometry.slices * (len(geometry.dims) > 2)
     if not unrolls(problem, geometry):
         return clipped
     whole, over_edges = _warps(geometry)
-    return (tap + power) * geometry.taps * whole + clipped * over_edges
+    return (tap + merge) * geometry.taps * whole + clipped * over_edges
 
 
 def _longest(geometry: Geometry) -> tuple[float, float]:
