@@ -373,7 +373,7 @@ def plan(
 
     >>> plan("GlobalAveragePool", (256, 2048, 7, 7), "float32")
     Plan(GlobalAveragePool float32 (256, 2048, 7, 7) -> (256, 2048, 1, 1)
-      plane.cu: plane_staged<Average<float>, 128, 2> <<<4096x1, 256>>>)
+      plane.cu: plane_staged<Average<float>, 128, 2, 6, true, aligned, 1> <<<4096x1, 256>>>)
     >>> plan("max", (1, 1, 4), "float64", kernel_shape=2)(np.array([[[1.0, 3, 2, 0]]]))
     array([[[3., 3., 2.]]])
     """

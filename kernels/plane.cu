@@ -1,15 +1,16 @@
 // Global and very large windows: several threads share an output and merge what they saw.
 //
 // A block serves Outputs outputs with Workers threads each, 256 or fewer in all. Channels first the
-// workers of an output are neighbours, so that a warp reads consecutive taps, where all windows are
-// Whole (inside the input, taps adjoining in a row) by vectors of Load elements; channels last the
-// outputs are, so that it reads consecutive channels. Partial results meet in a fixed tree, within a
-// warp by shuffles, else in shared memory: the same input gives the same bits. Few outputs with huge
-// planes still fill the card: `plane_parts` cuts the taps of an output over gridDim.y blocks, and
-// `plane` merges those parts. Small adjoining planes, whose taps no warp could read together, are
-// copied to shared memory as a whole first: `plane_staged`.
+// workers of an output are neighbours, so that a warp reads consecutive taps, by vectors of Load of them
+// where the taps of a row adjoin and no window leaves the input. Windows of one row may begin anywhere:
+// what lies outside of whole vectors is read singly. Channels last the outputs are neighbours, so that a
+// warp reads consecutive channels. Partial results meet in a fixed tree, within a warp by shuffles, else in
+// shared memory: the same input at the same place gives the same bits. Few outputs with huge planes still
+// fill the card: `plane_parts` cuts the taps of an output over gridDim.y blocks, and `plane` merges those
+// parts. Small adjoining planes, whose taps no warp could read together, are copied to shared memory as a
+// whole first: `plane_staged`.
 // Counted cost in instructions of a tap: 10, 30 where windows leave the input; global by vectors 2 to 5,
-// staged planes 7 to 9.
+// staged planes 3 to 11, of float64 12 to 21.
 #include "window.cuh"
 
 // What the lane whose number differs by `bits` holds.
@@ -21,18 +22,30 @@ __device__ inline Found<Value, Code> of_lane(Found<Value, Code> own, int bits) {
     return {of_lane(own.best, bits), of_lane(own.code, bits)};
 }
 
-extern __shared__ __align__(16) unsigned char shared[];
+extern __shared__ __align__(128) unsigned char shared[];
 
-template <class Op, class Place, class Index, int Outputs, int Workers, bool ChannelsLast, bool Whole,
-          int Load>
+// Where a vector of 16 bytes lies in shared memory: planes whose sizes are multiples of 128 bytes would
+// have all their first vectors in the same banks.
+__device__ inline int spread(int vector) { return vector ^ ((vector >> 3 ^ vector >> 6) & 7); }
+
+// How the taps of a row lie: not all adjoining, some maybe outside the input; in vectors that are aligned;
+// adjoining, of a window with this one row, that begins or ends between vectors.
+enum Taps { scattered, aligned, ragged };
+
+template <class Op, class Place, class Index, int Outputs, int Workers, bool ChannelsLast, Taps Lie,
+          int Load, bool Staged = false>
 struct Together {
     using T = typename Op::Element;
     static constexpr int inner = Place::axes - 1;
-    static constexpr bool neighbours = !ChannelsLast && Workers <= 32;  // of an output, in a warp
+    static constexpr bool together = !ChannelsLast && Workers <= 32;  // workers of an output, in a warp
+    // From lane to lane of them: planes that lie behind each other meet in few banks where these are neighbours.
+    static constexpr int apart = Staged && together ? 32 / Workers : 1;
 
-    // What a block reduces of a window: rows of valid taps, and of each of them units of Load taps.
+    // What a block reduces of a window: rows of valid taps, of each of them units of Load taps, and the
+    // taps of a ragged one that lie outside of these, the first `lead` of them in front.
     struct Part {
         Run<Index> rows, units;
+        int lead, ends;
     };
 
     const Place& place;
@@ -45,25 +58,35 @@ struct Together {
     int part_count;
 
     __device__ static int worker() {
-        return ChannelsLast ? threadIdx.x / Outputs : threadIdx.x % Workers;
+        if (ChannelsLast) return threadIdx.x / Outputs;
+        return Staged ? threadIdx.x % 32 / apart : threadIdx.x % Workers;
     }
     __device__ static int slot() {
-        return ChannelsLast ? threadIdx.x % Outputs : threadIdx.x / Workers;
+        if (ChannelsLast) return threadIdx.x % Outputs;
+        return Staged ? threadIdx.x / 32 * apart + threadIdx.x % apart : threadIdx.x / Workers;
     }
 
-    __device__ static Part all(const Place& place, bool active) {
+    __device__ static Part all(const Place& place, bool active, const T* x) {
         Index rows = 1;
 #pragma unroll
         for (int a = 0; a < inner; ++a) rows *= place.count[a];
+        const auto address = reinterpret_cast<size_t>(x + (Lie == ragged ? place.first[inner] : 0));
+        return all(rows, active ? place.count[inner] : 0, static_cast<int>(address / sizeof(T)));
+    }
+    // Rows of so many taps, of which a ragged one begins with this element, counted from a whole vector.
+    __device__ static Part all(Index rows, Index count, int begin) {
+        const int lead = Lie == ragged ? least<Index>(-begin & (Load - 1), count) : 0;
         // A division by a power of two; the compiler does not know that counts are never negative.
-        const Index units = place.count[inner] >> (31 - __clz(Load));
-        return {{0, rows}, {0, active ? units : 0}};
+        const Index units = (count - lead) >> (31 - __clz(Load));
+        return {{0, rows}, {0, units}, lead, Lie == ragged ? static_cast<int>(count - units * Load) : 0};
     }
     // One of so many parts: rows, or units of each where there are fewer rows.
-    __device__ static Part one(const Place& place, bool active, int number, int parts) {
-        const Part whole = all(place, active);
-        if (whole.rows.count >= parts) return {share(whole.rows, number, parts), whole.units};
-        return {whole.rows, share(whole.units, number, parts)};
+    __device__ static Part one(const Part& whole, int number, int parts) {
+        Part part = whole;
+        if (whole.rows.count >= parts) part.rows = share(whole.rows, number, parts);
+        else part.units = share(whole.units, number, parts);
+        if (number > 0) part.ends = 0;
+        return part;
     }
     __device__ static Run<Index> share(const Run<Index>& whole, int number, int parts) {
         const Index each = (whole.count - 1) / parts + 1, first = least(each * number, whole.count);
@@ -78,7 +101,12 @@ struct Together {
 
         __device__ void load(const T* from) {
             if constexpr (Load == 1) element = *from;
+            else if constexpr (Staged) load_staged(reinterpret_cast<const unsigned char*>(from));
             else load_words<bytes>(from, word);
+        }
+        __device__ void load_staged(const unsigned char* from) {
+            if constexpr (bytes == 16) from = shared + 16 * spread(static_cast<int>(from - shared) / 16);
+            memcpy(word, __builtin_assume_aligned(from, bytes), bytes);
         }
         template <class Any>
         __device__ void merge(const Any& op, typename Any::Accumulator& a, Index code) const {
@@ -88,37 +116,37 @@ struct Together {
         }
     };
 
-    // How far two taps are apart, in memory and in the numbers of the valid taps.
+    // How far it is to the next tap, in memory and in the numbers of the valid taps.
     struct Distance {
         Index offset, code;
     };
 
-    // Merges the units first, first + step, ... below last, a few of them in flight at once: fewer
-    // where Indices of so many taps make long code, one in second looks and for slow operators.
+    // Merges the units first, first + step, ... below last, a few of them in flight at once, more of narrow
+    // ones: fewer where Indices of so many taps make long code, one in second looks and for slow operators.
     template <class Any>
     __device__ void reduce(const Any& op, typename Any::Accumulator& a, Index first, Index last,
-                           int step, const T* from, Index code, const Distance& apart) const {
-        constexpr int most_units = Op::indices ? most(16 / Load, 1) : 4;
-        constexpr int flight = Any::rare || Op::slow ? 1 : least(most_units, 4);
+                           int step, const T* from, Index code, const Distance& next) const {
+        constexpr bool narrow = Load * sizeof(T) <= 4 && sizeof(Index) == 4 && !Op::indices && !Staged;
+        constexpr int few = Op::indices ? least(most(16 / Load, 1), 4) : 4;
+        constexpr int flight = Any::rare || Op::slow ? 1 : narrow ? 8 : few, fewer = flight / 4;
         // Also past the last unit, therefore in 64 bits.
-        const long long stride = static_cast<long long>(step) * apart.offset;
-        from += static_cast<long long>(first) * apart.offset;
-        auto advance = [&](int steps) { first += steps * step, from += steps * stride; };
-#pragma unroll 1
-        for (; flight > 1 && first + (flight - 1) * step < last; advance(flight)) {
-            Unit units[flight];
+        const long long stride = static_cast<long long>(step) * next.offset;
+        from += static_cast<long long>(first) * next.offset;
+        auto left = [&](int units) { return first + (units - 1) * step < last; };
+        auto take = [&](int units) {
+            Unit unit[flight];
 #pragma unroll
-            for (int f = 0; f < flight; ++f) units[f].load(from + f * stride);
+            for (int u = 0; u < units; ++u) unit[u].load(from + u * stride);
 #pragma unroll
-            for (int f = 0; f < flight; ++f)
-                units[f].merge(op, a, code + (first + f * step) * apart.code);
-        }
+            for (int u = 0; u < units; ++u) unit[u].merge(op, a, code + (first + u * step) * next.code);
+            first += units * step, from += units * stride;
+        };
 #pragma unroll 1
-        for (; first < last; advance(1)) {
-            Unit unit;
-            unit.load(from);
-            unit.merge(op, a, code + first * apart.code);
-        }
+        while (left(flight)) take(flight);
+#pragma unroll 1
+        while (fewer > 1 && left(fewer)) take(fewer);
+#pragma unroll 1
+        while (flight > 1 && left(1)) take(1);
     }
 
     template <class Any> __device__ typename Any::Accumulator operator()(const Any& op) const {
@@ -142,15 +170,17 @@ struct Together {
     // From one unit of a row to the next, and from one position of an outer axis.
     __device__ Distance across() const {
         const Axis<Index>& axis = place.w.axis[inner];
-        return {Whole ? Load : place.dilation(inner) * axis.step, Load};
+        return {Lie == scattered ? place.dilation(inner) * axis.step : Load, Load};
     }
     __device__ Index down(int a) const { return place.dilation(a) * place.w.axis[a].step; }
 
     template <class Any>
     __device__ void reduce_window(const Any& op, typename Any::Accumulator& a) const {
         const T* from = x;
+        if constexpr (!Staged) {
 #pragma unroll
-        for (int i = 0; i <= inner; ++i) from += place.first[i] * place.w.axis[i].step;
+            for (int i = 0; i <= inner; ++i) from += place.first[i] * place.w.axis[i].step;
+        }
         if constexpr (inner == 0) reduce_columns(op, a, from);
         else if constexpr (inner == 1) reduce_rows(op, a, part.rows, from, 0);
         else reduce_planes(op, a, from);
@@ -159,27 +189,39 @@ struct Together {
     template <class Any>
     __device__ void reduce_columns(const Any& op, typename Any::Accumulator& a, const T* from) const {
         const Run<Index>& units = part.units;
-        reduce(op, a, units.first + worker(), end(units), Workers, from, 0, across());
+        reduce(op, a, units.first + worker(), end(units), Workers, from + part.lead, part.lead, across());
+        if constexpr (Lie == ragged) reduce_ends(op, a, from);
     }
 
-    // Some rows of a plane. Short ones are read side by side, 2^log workers each, long ones by all
-    // workers in turn: one loop, along the axis that gives each worker most.
+    template <class Any>
+    __device__ void reduce_ends(const Any& op, typename Any::Accumulator& a, const T* from) const {
+        const Index between = place.count[inner] - part.ends;
+#pragma unroll 1
+        for (int i = worker(); i < part.ends; i += Workers) {
+            const Index code = i < part.lead ? i : i + between;
+            a = op.merge(a, op.lift(value(from[code]), code));
+        }
+    }
+
+    // Some rows of a plane: down columns, 2^log workers beside each other, or along rows, all of them in
+    // turn, whichever gives each worker more at once. One loop for both.
     template <class Any>
     __device__ void reduce_rows(const Any& op, typename Any::Accumulator& a, const Run<Index>& rows,
                                 const T* from, Index code) const {
         const Run<Index>& units = part.units;
         const Distance next_column = across(), next_row{down(inner - 1), place.count[inner]};
-        const bool shorter = units.count <= Workers;
-        const int log = (32 - __clz(static_cast<unsigned>(units.count) - 1)) & 31;
+        const int wide = least<Index>(units.count, Workers);
+        const int log = (32 - __clz(wide - 1)) & 31;
+        const bool downwards = rows.count > units.count >> log;
         const Index column = units.first + (worker() & ((1u << log) - 1));
-        const Index begin_along = shorter ? rows.first + (worker() >> log) : units.first + worker();
-        const Index end_along = shorter ? end(rows) : end(units);
-        const int step = shorter ? Workers >> log : Workers;
-        const Distance along = shorter ? next_row : next_column;
-        const Distance other = shorter ? next_column : next_row;
-        const Index end_other = shorter ? least(column + 1, end(units)) : end(rows);
+        const Index begin_along = downwards ? rows.first + (worker() >> log) : units.first + worker();
+        const Index end_along = downwards ? end(rows) : end(units);
+        const int step = downwards ? Workers >> log : Workers, other_step = downwards ? 1 << log : 1;
+        const Distance along = downwards ? next_row : next_column;
+        const Distance other = downwards ? next_column : next_row;
+        const Index end_other = downwards ? end(units) : end(rows);
 #pragma unroll 1
-        for (Index i = shorter ? column : rows.first; i < end_other; ++i)
+        for (Index i = downwards ? column : rows.first; i < end_other; i += other_step)
             reduce(op, a, begin_along, end_along, step, from + i * other.offset, code + i * other.code,
                    along);
     }
@@ -210,10 +252,10 @@ struct Together {
     // Merges the workers of every output of the block; all of them get the result.
     template <class Any, class Accumulator>
     __device__ Accumulator meet(const Any& op, Accumulator accumulator) const {
-        if constexpr (neighbours) {
+        if constexpr (together) {
 #pragma unroll
             for (int half = Workers / 2; half > 0; half /= 2)
-                accumulator = op.merge(accumulator, of_lane(accumulator, half));
+                accumulator = op.merge(accumulator, of_lane(accumulator, half * apart));
             return accumulator;
         }
         Accumulator* seats = reinterpret_cast<Accumulator*>(meeting);
@@ -232,67 +274,99 @@ struct Together {
     __device__ bool any(bool wanted) const {
         wanted &= n < outputs;
         if constexpr (Workers == 1) return wanted;
-        return neighbours ? __any_sync(0xffffffff, wanted) : __syncthreads_or(wanted);
+        return together ? __any_sync(0xffffffff, wanted) : __syncthreads_or(wanted);
     }
 };
 
-template <class Op, int Axes, class Index, int Outputs, int Workers, bool ChannelsLast, bool Whole,
+// Without a number the compiler holds to as few registers as it can, and for that lets each load wait for
+// the one before.
+constexpr int plane_blocks = 3;
+
+template <class Op, int Axes, class Index, int Outputs, int Workers, bool ChannelsLast, Taps Lie,
           int Load>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(256, plane_blocks)
 plane_parts(const typename Op::Element* __restrict__ x, typename Op::Accumulator* __restrict__ parts,
             const __grid_constant__ Window<Axes, Index> w) {
-    using Output = Place<Axes, Index, Sizes<0>, Sizes<0>, ChannelsLast, Whole>;
-    using Block = Together<Op, Output, Index, Outputs, Workers, ChannelsLast, Whole, Load>;
+    using Output = Place<Axes, Index, Sizes<0>, Sizes<0>, ChannelsLast, Lie != scattered>;
+    using Block = Together<Op, Output, Index, Outputs, Workers, ChannelsLast, Lie, Load>;
     Index n = static_cast<Index>(blockIdx.x) * Outputs + Block::slot();
     bool active = n < w.outputs;
     const Output place(w, active ? n : 0);
-    const auto part = Block::one(place, active, blockIdx.y, gridDim.y);
-    const Block traverse{place, n, w.outputs, x + place.base, shared, part, nullptr, 0};
+    const auto* from = x + place.base;
+    const auto part = Block::one(Block::all(place, active, from), blockIdx.y, gridDim.y);
+    const Block traverse{place, n, w.outputs, from, shared, part, nullptr, 0};
     auto result = traverse(Op(w.norm));
     if (active && Block::worker() == 0) parts[n * gridDim.y + blockIdx.y] = result;
 }
 
-template <class Op, int Axes, class Index, int Outputs, int Workers, bool ChannelsLast, bool Whole,
+template <class Op, int Axes, class Index, int Outputs, int Workers, bool ChannelsLast, Taps Lie,
           int Load>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(256, plane_blocks)
 plane(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
       typename Op::Index* __restrict__ indices, const typename Op::Accumulator* __restrict__ parts,
       int part_count, const __grid_constant__ Window<Axes, Index> w) {
-    using Output = Place<Axes, Index, Sizes<0>, Sizes<0>, ChannelsLast, Whole>;
-    using Block = Together<Op, Output, Index, Outputs, Workers, ChannelsLast, Whole, Load>;
+    using Output = Place<Axes, Index, Sizes<0>, Sizes<0>, ChannelsLast, Lie != scattered>;
+    using Block = Together<Op, Output, Index, Outputs, Workers, ChannelsLast, Lie, Load>;
     Index n = static_cast<Index>(blockIdx.x) * Outputs + Block::slot();
     bool active = n < w.outputs;
     const Output place(w, active ? n : 0);
-    const auto whole = Block::all(place, active);
-    const Block traverse{place, n, w.outputs, x + place.base, shared, whole,
+    const auto* from = x + place.base;
+    const Block traverse{place, n, w.outputs, from, shared, Block::all(place, active, from),
                          parts ? parts + n * part_count : nullptr, active ? part_count : 0};
     store(Op(w.norm), place, traverse, n, active && Block::worker() == 0, x, y, indices);
 }
 
-// Copies the planes of the block's outputs, which adjoin, by 16 bytes and the last ones singly.
-template <class T> __device__ inline void stage(const T* from, T* to, int elements) {
-    constexpr int width = 16 / sizeof(T);
-    for (int i = threadIdx.x; i < elements / width; i += blockDim.x)
-        reinterpret_cast<uint4*>(to)[i] = __ldg(reinterpret_cast<const uint4*>(from) + i);
-    for (int i = elements / width * width + threadIdx.x; i < elements; i += blockDim.x) to[i] = from[i];
+// Copies the planes of a block's outputs, which adjoin, by vectors. Of a whole block each thread copies Each,
+// up to four of them in flight, and some one more; only others end within a vector.
+template <class T, int Threads, int Each, bool Spread>
+__device__ inline void stage(const T* from, T* to, unsigned elements, bool whole) {
+    constexpr int width = 16 / sizeof(T), turns = (Each + 3) / 4;
+    const int vectors = elements / width;
+    auto load = [&](int i) { return __ldg(reinterpret_cast<const uint4*>(from) + i); };
+    auto store = [&](int i, const uint4& vector) {
+        reinterpret_cast<uint4*>(to)[Spread ? spread(i) : i] = vector;
+    };
+    int i = threadIdx.x;
+    if (whole) {
+        const bool more = i < vectors - Each * Threads;
+        uint4 last;
+        if (more) last = load(Each * Threads + i);
+#pragma unroll
+        for (int turn = 0; turn < turns; ++turn) {
+            const int first = turn * Each / turns, end = (turn + 1) * Each / turns;
+            uint4 vector[4];
+#pragma unroll
+            for (int v = first; v < end; ++v) vector[v - first] = load(v * Threads + i);
+#pragma unroll
+            for (int v = first; v < end; ++v) store(v * Threads + i, vector[v - first]);
+        }
+        if (more) store(Each * Threads + i, last);
+    } else {
+#pragma unroll 1
+        for (; i < vectors; i += Threads) store(i, load(i));
+        const unsigned single = vectors * width + threadIdx.x;
+        if (single < elements) to[single] = from[single];
+    }
     __syncthreads();
 }
 
-template <class Op, int Outputs, int Workers>
+// Whole: all blocks are.
+template <class Op, int Outputs, int Workers, int Each, bool Whole, Taps Lie, int Load>
 __global__ void __launch_bounds__(256)
 plane_staged(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
              typename Op::Index* __restrict__ indices, const __grid_constant__ Window<1, int> w) {
     using T = typename Op::Element;
     using Output = Place<1, int, Sizes<0>, Sizes<0>, false, true>;
-    using Block = Together<Op, Output, int, Outputs, Workers, false, true, 1>;
+    using Block = Together<Op, Output, int, Outputs, Workers, false, Lie, Load, true>;
+    constexpr bool by_vectors = Load * sizeof(T) == 16;
     T* planes = reinterpret_cast<T*>(shared);
-    int first = blockIdx.x * Outputs, size = w.axis[0].size;
-    int here = w.outputs - first < Outputs ? static_cast<int>(w.outputs - first) : Outputs;
-    stage(x + static_cast<long long>(first) * size, planes, here * size);
-    bool active = Block::slot() < here;
-    int n = active ? first + Block::slot() : 0;
+    const int first = blockIdx.x * Outputs, size = w.axis[0].size;
+    const int here = Whole ? Outputs : least(static_cast<int>(w.outputs) - first, Outputs);
+    stage<T, Outputs * Workers, Each, by_vectors>(x + static_cast<long long>(first) * size, planes,
+                                                  here * size, here == Outputs);
+    const bool active = Block::slot() < here;
+    const int slot = active ? Block::slot() : 0, begin = slot * size, n = first + slot;
     const Output place(w, n);
-    const Block traverse{place, 0, 1, planes + Block::slot() * size, shared,
-                         {{0, 1}, {0, active ? size : 0}}, nullptr, 0};
+    const Block traverse{place, 0, 1, planes + begin, shared, Block::all(1, size, begin), nullptr, 0};
     store(Op(w.norm), place, traverse, n, active && Block::worker() == 0, x, y, indices);
 }

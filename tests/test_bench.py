@@ -969,6 +969,53 @@ def test_windows_apart_that_a_tile_takes_are_not_shared(op: str, dtype: str, ker
     assert auto == tiled < min(others)[0]
 
 
+@pytest.mark.usefixtures("tools")
+@pytest.mark.parametrize("op", ["global-average", "global-max"])
+def test_planes_of_odd_sizes_are_read_at_the_speed_of_memory(op: str) -> None:
+    """Those of 16 bits took 2 at a time, and more than half of their budget."""
+    fields = {"id": "odd", "op": op, "shape": (128, 96, 111, 111)}
+    cases = [Case.from_json(fields | {"dtype": dtype}) for dtype in ("float16", "float32")]
+    for row in analysed(planned(cases)):
+        assert 2 * row["issued"] < row["budget"]
+        (launch,) = row["launches"]
+        (most,) = (one for one in launch["accesses"] if (one["name"], one["bytes"]) == ("LDG", 16))
+        assert 16 * most["times"] > 0.98 * launch["loaded"]
+
+
+@pytest.mark.usefixtures("tools")
+def test_windows_wider_than_the_workers_are_shared_evenly() -> None:
+    """Rows of one tap more than workers: each took as many turns as one of all their taps."""
+    fields = {"id": "wide", "op": "max", "dtype": "float32", "shape": (8, 64, 514, 514)}
+    cases = [Case.from_json(fields | {"kernel": k, "strides": k}) for k in (255, 257)]
+    narrower, wider = (row["issued"] for row in analysed(planned(cases, "plane")))
+    assert wider < 1.5 * narrower
+
+
+def loads_on_the_way(code: Sequence[Instruction]) -> int:
+    """Return the most loads from memory before the first of which is used, as the text has them."""
+    waited_for: list[set[str]] = []
+    most = 0
+    for one in code:
+        target, *sources = one.operands or ("",)
+        read = set(
+            re.findall(r"\bR\d+", " ".join((target, *sources) if one.name[:2] == "ST" else sources))
+        )
+        waited_for = [registers for registers in waited_for if not registers & read]
+        if one.name == "LDG":
+            number = int(target[1:])
+            waited_for.append({f"R{number + i}" for i in range(max(1, one.width // 4))})
+        most = max(most, len(waited_for))
+    return most
+
+
+@pytest.mark.usefixtures("tools")
+@pytest.mark.parametrize(("name", "loads"), [("W14", 3), ("W15", 3), ("L03", 3), ("W28", 8)])
+def test_loads_of_a_shared_window_are_on_their_way_together(name: str, loads: int) -> None:
+    """One at a time, as planes were staged, an H200 waited for each."""
+    ((_, plan),) = planned(select(CASES, [name]))
+    assert loads_on_the_way(static.kernel(plan.launches[0]).code) >= loads
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("tools")
 def test_images_channels_last_take_the_cheaper_kernel() -> None:

@@ -115,6 +115,7 @@ def test_the_options_are_the_same_for_every_kernel(
 NAME = "|".join(re.escape(row.cuda) for row in DTYPES)
 NUMBER = r"(0|-?[1-9]\d{0,9})"
 WORD = "int|long long|__int128|true|false|nowhere|at_ends|anywhere|one_row|one_pixel|some_pixels"
+WORD += "|scattered|aligned|ragged"
 SIZES = rf"Sizes<{NUMBER}(, {NUMBER})*>"
 ARGUMENT = rf"({NAME}|{NUMBER}|{WORD}|{SIZES}|Dilated<{SIZES}, {SIZES}>)"
 OPERATOR = rf"(Max|ArgMax|PlacedMax|Average|IntegerAverage|Lp)<{ARGUMENT}(, {ARGUMENT})*>"

@@ -545,6 +545,51 @@ def test_large_windows(name, last):
             assert_right(case, results)
 
 
+def with_a_few_nan(dtype: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """Return small integers, among floats NaN."""
+    of, random = strategies.dtype_of(dtype), np.random.default_rng(41)
+    palettes = strategies.FINITE | strategies.WITH_SPECIAL
+    values = palettes["ties" if of.kind in "iu" else "a few NaN"](random, shape, of)
+    return np.asarray(values).astype(of)
+
+
+@pytest.mark.parametrize("last_block", ["whole", "not whole"])
+@pytest.mark.parametrize("dtype", [dtype.name for dtype in DTYPES])
+def test_planes_of_every_size_are_staged(dtype, last_block):
+    """By loads of 4 bytes to 16, one worker to eight, and one vector of a thread to twelve."""
+    found, images, channels = [], *((2, 32) if last_block == "whole" else (3, 43))
+    for height, width in ((4, 4), (5, 5), (6, 7), (7, 10), (4, 33), (11, 16), (13, 14)):
+        x = with_a_few_nan(dtype, (images, channels, height, width))
+        window = {"kernel_shape": (height, width), "return_indices": True}
+        for call, arguments in (("global_average_pool", {}), ("max_pool", window)):
+            found.append(Configuration(Case(call, (x,), arguments)))
+    launches = compile_ahead(found)
+    assert {launch.kernel for launch in launches} == {"plane_staged"}
+    for configuration in found:
+        assert_configuration_right(configuration)
+
+
+@pytest.mark.parametrize("dtype", [dtype.name for dtype in DTYPES])
+def test_windows_of_one_row_begin_and_end_anywhere(dtype):
+    """At every place of a vector, those of fewer taps than it has among them."""
+    found = []
+    for by in range(0, 16, strategies.dtype_of(dtype).itemsize):
+        for shape, window in (
+            ((2, 3, 7, 9), {"kernel_shape": (7, 9)}),
+            ((1, 2, 1, 801), {"kernel_shape": (1, 801)}),
+            ((2, 2, 45), {"kernel_shape": 9, "strides": 7}),
+            ((2, 5, 3), {"kernel_shape": 3}),
+        ):
+            x = strategies.offset(with_a_few_nan(dtype, shape), by)
+            found.append(Configuration(Case("average_pool", (x,), window), "plane"))
+            case = Case("max_pool", (x,), {**window, "return_indices": True})
+            found.append(Configuration(case, "few workers"))
+    launches = compile_ahead(found)
+    assert sum("ragged" in launch.template for launch in launches) > 5
+    for configuration in found:
+        assert_configuration_right(configuration)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_maxima_of_more_taps_than_a_sum_may_have(dtype):
     x = np.random.default_rng(3).standard_normal((2, 1, 293, 232)) * 50

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 import gpupool
 from gpupool import jit, planner, verify
+from gpupool.dtypes import DTYPES
 from gpupool.errors import GpupoolValueError
 from gpupool.planner import (
     THREADS,
@@ -209,7 +210,7 @@ def test_few_threads_are_spread_over_more_blocks() -> None:
         return launch.grid[0], launch.block
 
     window = {"kernel_shape": 3, "strides": 3}
-    assert blocks(1, "global-average") == (64, 32)
+    assert blocks(1, "global-average") == (64, 64)
     assert blocks(64, "global-average") == (64 * 2048 // 256, 256)
     assert blocks(1, **window)[1] == 64 < blocks(64, **window)[1] == THREADS
 
@@ -227,6 +228,30 @@ def test_grids_are_within_the_limits_of_a_device() -> None:
         for chosen in plan(problem).launches:
             assert 1 <= chosen.grid[0] <= INT32_MAX
             assert 1 <= chosen.grid[1] <= 65535
+            assert 32 <= chosen.block <= THREADS
+
+
+@pytest.mark.parametrize("dtype", [dtype.name for dtype in DTYPES])
+def test_windows_of_one_row_are_read_by_whole_vectors_wherever_they_begin(dtype: str) -> None:
+    for size, lie in ((111, "ragged"), (112, "aligned")):
+        problem = resolve("global-max", (8, 96, size, size), dtype)
+        (launch,) = plan(problem, kernel="plane").launches
+        *_, way, load = launch.template
+        assert way == lie
+        assert int(load) * problem.dtype.itemsize == 16
+        (elsewhere,) = plan(problem, alignment=problem.dtype.itemsize, kernel="plane").launches
+        assert elsewhere.template[-2:] == ("ragged", load)
+
+
+def test_threads_of_few_staged_planes_have_all_their_vectors_on_the_way_at_once() -> None:
+    """As far as a block has threads: a few loads of each, so that they wait for memory once."""
+    for dtype, size in product(("float32", "float16", "uint8"), range(4, 17)):
+        problem = resolve("global-average", (1, 2048, size, size), dtype)
+        (launch,) = plan(problem).launches
+        assert launch.kernel == "plane_staged"
+        _, outputs, workers, each, *_ = launch.template
+        assert launch.block == int(outputs) * int(workers)
+        assert int(each) <= 4 or launch.block == THREADS
 
 
 def test_a_workspace_is_there_where_a_launch_uses_one() -> None:

@@ -92,7 +92,7 @@ class Plan:
     >>> from gpupool.problem import resolve
     >>> plan(resolve("global-max", (1, 64, 112, 112), "float16"))
     Plan(GlobalMaxPool float16 (1, 64, 112, 112) -> (1, 64, 1, 1)
-      plane.cu: plane<Max<Half>, 1, int, 1, 256, false, true, 8> <<<64x1, 256>>>)
+      plane.cu: plane<Max<Half>, 1, int, 1, 256, false, aligned, 8> <<<64x1, 256>>>)
     """
 
     problem: Problem

@@ -16,6 +16,7 @@ from gpupool.planner.launches import (
     MOST_PARTS,
     SHARED_BYTES,
     THREADS,
+    VECTOR_BYTES,
     WARP,
     Launch,
     Plan,
@@ -35,6 +36,12 @@ SHARED_TAPS = 128
 
 STAGED_TAPS = 16
 """Planes from this many elements are worth a copy to shared memory."""
+
+MOST_FLIGHT = 4
+"""Vectors that a thread has in flight to shared memory: more take registers that others lack."""
+
+BANKS_BYTES = 128
+"""Bytes of shared memory that are read at once, one word of each bank."""
 
 LONG_SUM = 4096
 """Sums from this many taps are always shared: one thread's would lose accuracy."""
@@ -109,13 +116,13 @@ def plan(
     """Share each output among several threads, planes in shared memory, or parts of few outputs."""
     if _staged_outputs(problem, geometry, alignment):
         return Plan(problem, strides, (_staged_launch(problem, geometry, alignment),))
-    taps, whole = taps_of(problem.window), _whole_rows(problem, geometry)
-    load = _vector_taps(problem, geometry, alignment) if whole else 1
+    taps = taps_of(problem.window)
+    lie, load = _loads(problem, geometry, alignment)
     vectors = taps // load
     workers = LAST_WORKERS if problem.channels_last else _workers(geometry, vectors, load)
     while workers > 1 and geometry.outputs * workers > MOST_BLOCKS * THREADS:
         workers //= 2
-    chosen = launch(problem, geometry, workers, whole, load)
+    chosen = launch(problem, geometry, workers, lie, load)
     blocks, _ = chosen.grid
     parts = parts_of(blocks, vectors // (PART_LOADS * workers))
     if parts == 1:
@@ -139,13 +146,13 @@ def in_parts(
 
 
 def launch(
-    problem: PoolProblem, geometry: Geometry, workers: int, whole: bool = False, load: int = 1
+    problem: PoolProblem, geometry: Geometry, workers: int, lie: str = "scattered", load: int = 1
 ) -> Launch:
     """Return the launch in which so many threads share each output, and no parts are merged."""
     index, outputs = geometry.index_type, THREADS // workers
     template = (
         operator(problem, index), str(len(geometry.dims)), index, str(outputs), str(workers),
-        boolean(problem.channels_last), boolean(whole), str(load),
+        boolean(problem.channels_last), lie, str(load),
     )  # fmt: skip
     scalars = np.int32(0), window_parameters(problem, geometry)
     shared = THREADS * PART_BYTES if problem.channels_last or workers > WARP else 0
@@ -167,20 +174,29 @@ def _workers(geometry: Geometry, vectors: int, load: int) -> int:
     return workers
 
 
-def _whole_rows(problem: PoolProblem, geometry: Geometry) -> bool:
-    """Whether every window lies in the input and the taps of its rows adjoin in memory."""
-    inner = geometry.dims[-1]
-    inside = all(dim.inside for dim in geometry.dims)
-    return not problem.channels_last and inside and (inner.step, inner.axis.dilation) == (1, 1)
-
-
-def _vector_taps(problem: PoolProblem, geometry: Geometry, alignment: int) -> int:
-    """Return how many taps of a whole row one load may take, aligned."""
+def _loads(problem: PoolProblem, geometry: Geometry, alignment: int) -> tuple[str, int]:
+    """Return how the taps of a window's rows lie, and how many of them one load takes."""
     *outer, inner = geometry.dims
+    inside = all(dim.inside for dim in geometry.dims)
+    if problem.channels_last or not inside or (inner.step, inner.axis.dilation) != (1, 1):
+        return "scattered", 1
     steps = [dim.step for dim in (geometry.batch, geometry.channels, *outer)]
     stride = inner.axis.stride if inner.axis.out > 1 else 0
     width = vector_width(alignment, problem.dtype, inner.axis.kernel, stride, *steps)
-    return 1 if width * problem.dtype.itemsize < 4 else width
+    ragged = not outer and width * problem.dtype.itemsize < VECTOR_BYTES
+    if ragged and geometry.index_type == "int":
+        return "ragged", VECTOR_BYTES // problem.dtype.itemsize
+    return "aligned", 1 if width * problem.dtype.itemsize < 4 else width
+
+
+def _staged_loads(problem: PoolProblem, size: int) -> tuple[str, int]:
+    """Return the same for planes of ``size`` elements, one behind the other in shared memory.
+
+    Those that are an odd number of loads meet in few of its banks, and others are spread there.
+    """
+    width = vector_width(VECTOR_BYTES, problem.dtype, size)
+    word = max(1, 4 // problem.dtype.itemsize)
+    return ("ragged", word) if width < word else ("aligned", width)
 
 
 def _staged_outputs(problem: PoolProblem, geometry: Geometry, alignment: int) -> int:
@@ -190,7 +206,7 @@ def _staged_outputs(problem: PoolProblem, geometry: Geometry, alignment: int) ->
     adjoin = geometry.channels.step == size and not geometry.images
     if problem.channels_last or len(geometry.dims) > 1 or not (dim.covered and dim.step == 1):
         return 0
-    if not adjoin or geometry.index_type != "int" or alignment < 16:
+    if not adjoin or geometry.index_type != "int" or alignment < VECTOR_BYTES:
         return 0
     outputs = SHARED_BYTES // (size * problem.dtype.itemsize)
     return 2 ** min(outputs.bit_length() - 1, 8) if outputs >= 32 else 0
@@ -201,10 +217,22 @@ def _staged_launch(problem: PoolProblem, geometry: Geometry, alignment: int) -> 
     workers = THREADS // outputs
     while outputs > WARP and geometry.outputs < BLOCKS * outputs:
         outputs //= 2
-    template = (operator(problem, "int"), str(outputs), str(workers))
-    bytes_of_planes = outputs * geometry.dims[0].axis.size * problem.dtype.itemsize
+    size = geometry.dims[0].axis.size
+    staged = outputs * size * problem.dtype.itemsize
+    most = MOST_FLIGHT * VECTOR_BYTES  # of a thread
+    while staged // (outputs * workers) > most and geometry.outputs * workers < FILL:
+        if 2 * outputs * workers > THREADS:
+            break
+        workers *= 2
+    threads = outputs * workers
+    each = staged // (threads * VECTOR_BYTES)
+    lie, load = _staged_loads(problem, size)
+    template = (
+        operator(problem, "int"), str(outputs), str(workers), str(each),
+        boolean(geometry.outputs % outputs == 0), lie, str(load),
+    )  # fmt: skip
     return Launch(
         "plane.cu", "plane_staged", template, ("x", "y", "indices"),
         (window_parameters(problem, geometry),), (-(-geometry.outputs // outputs), 1),
-        bytes_of_planes, outputs * workers,
+        -(-staged // BANKS_BYTES) * BANKS_BYTES, threads,
     )  # fmt: skip
