@@ -52,12 +52,12 @@ TAP, BORDER_TAP = 10, 30
 LAST_WORKERS = 8
 """Threads of an output, channels last: a warp reads neighbouring channels."""
 
-LAST_OUTPUT = 4000
-"""More of an output, channels last, where its workers meet in shared memory: counted from 144 to
-4096 taps."""
+LAST_OUTPUT, LAST_TAP = 2300, 5.5
+"""Those of an output, channels last, whose workers meet in shared memory, and of each of its taps:
+counted from 144 to 4096 taps."""
 
 LAST_OUTPUT_1D, LAST_TAP_1D = 1550, 5
-"""The same and a tap where one axis is left, as of whole images: counted from 400 to 10000 taps."""
+"""The same where one axis is left, as of whole images: counted from 400 to 10000 taps."""
 
 MERGE = 300
 """Instructions of a thread that merges parts, channels last."""
@@ -93,7 +93,7 @@ def cost(geometry: Geometry) -> float:
 def _cost_last(geometry: Geometry) -> float:
     """Estimate those of whole blocks, as many as keep a large card issuing at least."""
     alone = len(geometry.dims) == 1
-    output, tap = (LAST_OUTPUT_1D, LAST_TAP_1D) if alone else (LAST_OUTPUT, TAP)
+    output, tap = (LAST_OUTPUT_1D, LAST_TAP_1D) if alone else (LAST_OUTPUT, LAST_TAP)
     blocks = -(-geometry.outputs * LAST_WORKERS // THREADS)
     parts = parts_of(blocks, geometry.taps // (PART_LOADS * LAST_WORKERS))
     reducing = max(blocks * parts * THREADS, BUSY) * (output + tap * geometry.taps / parts)
