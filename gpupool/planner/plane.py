@@ -56,6 +56,9 @@ LAST_OUTPUT, LAST_TAP = 2300, 5.5
 """Those of an output, channels last, whose workers meet in shared memory, and of each of its taps:
 counted from 144 to 4096 taps."""
 
+LAST_SLICE = 850
+"""Those of each slice of a volume: counted from 27 to 729 taps in slices of 9 to 400."""
+
 LAST_OUTPUT_1D, LAST_TAP_1D = 1550, 5
 """The same where one axis is left, as of whole images: counted from 400 to 10000 taps."""
 
@@ -96,7 +99,9 @@ def _cost_last(geometry: Geometry) -> float:
     output, tap = (LAST_OUTPUT_1D, LAST_TAP_1D) if alone else (LAST_OUTPUT, LAST_TAP)
     blocks = -(-geometry.outputs * LAST_WORKERS // THREADS)
     parts = parts_of(blocks, geometry.taps // (PART_LOADS * LAST_WORKERS))
-    reducing = max(blocks * parts * THREADS, BUSY) * (output + tap * geometry.taps / parts)
+    slices = geometry.slices if len(geometry.dims) > 2 else 0
+    each = output + (tap * geometry.taps + LAST_SLICE * slices) / parts
+    reducing = max(blocks * parts * THREADS, BUSY) * each
     return reducing / LAST_WORKERS + (merging_cost(geometry) if parts > 1 else 0)
 
 
