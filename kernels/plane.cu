@@ -71,10 +71,10 @@ struct Together {
 #pragma unroll
         for (int a = 0; a < inner; ++a) rows *= place.count[a];
         const auto address = reinterpret_cast<size_t>(x + (Lie == ragged ? place.first[inner] : 0));
-        return all(rows, active ? place.count[inner] : 0, static_cast<int>(address / sizeof(T)));
+        return all(rows, active ? place.count[inner] : 0, static_cast<unsigned>(address / sizeof(T)));
     }
     // Rows of so many taps, of which a ragged one begins with this element, counted from a whole vector.
-    __device__ static Part all(Index rows, Index count, int begin) {
+    __device__ static Part all(Index rows, Index count, unsigned begin) {
         const int lead = Lie == ragged ? least<Index>(-begin & (Load - 1), count) : 0;
         // A division by a power of two; the compiler does not know that counts are never negative.
         const Index units = (count - lead) >> (31 - __clz(Load));
