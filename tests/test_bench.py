@@ -1016,6 +1016,49 @@ def test_loads_of_a_shared_window_are_on_their_way_together(name: str, loads: in
     assert loads_on_the_way(static.kernel(plan.launches[0]).code) >= loads
 
 
+class Banked(issue.Lanes):
+    """Counts the turns that loads from shared memory take, one for each word of a bank."""
+
+    taken = fewest = 0
+
+    def execute(self, instruction: Instruction, active: Any, guard: Any) -> None:
+        if instruction.name == "LDS":
+            terms = [self.read(text) for text in instruction.operands[1].strip("[]").split("+")]
+            threads = self.read("SR_TID.X").bits.shape
+            there = np.broadcast_to(active & (guard.bits != 0), threads)
+            assert all(np.broadcast_to(term.known, threads)[there].all() for term in terms)
+            places = sum(term.bits for term in terms) & np.uint64(0xFFFFFFFF)
+            self.count(np.broadcast_to(places, threads).astype(int) // 4, there, instruction.width)
+        super().execute(instruction, active, guard)
+
+    def count(self, places: np.ndarray[Any, Any], there: Any, width: int) -> None:
+        together = 128 // max(4, width)  # lanes whose words are read in one turn
+        for some in (slice(i, i + together) for i in range(0, places.size, together)):
+            first, more = places[some][there[some]], np.arange(max(1, width // 4))
+            words = np.unique(np.add.outer(more, first))
+            if words.size:
+                Banked.taken += int(np.bincount(words % 32).max())
+                Banked.fewest += -(-words.size // 32)
+
+
+@pytest.mark.usefixtures("tools")
+@pytest.mark.parametrize("size", [4, 7, 8, 14, 16])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "uint8"])
+def test_planes_in_shared_memory_meet_in_few_banks(
+    dtype: str, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of eight lanes would read the same four where planes lay right behind each other."""
+    monkeypatch.setattr(issue, "passed_over", lambda code: [0] * len(code))
+    monkeypatch.setattr(issue, "Lanes", Banked)
+    monkeypatch.setattr(Banked, "taken", 0)
+    monkeypatch.setattr(Banked, "fewest", 0)
+    fields = {"id": "banks", "op": "global-max", "dtype": dtype, "shape": (256, 2048, size, size)}
+    case = Case.from_json(fields)
+    (launch,) = static.analyse(case)["launches"]
+    assert "plane_staged" in launch["kernel"]
+    assert 0 < Banked.fewest <= Banked.taken < 2.5 * Banked.fewest
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("tools")
 def test_images_channels_last_take_the_cheaper_kernel() -> None:
