@@ -218,26 +218,36 @@ def _staged_outputs(problem: PoolProblem, geometry: Geometry, alignment: int) ->
 
 
 def _staged_launch(problem: PoolProblem, geometry: Geometry, alignment: int) -> Launch:
-    outputs = _staged_outputs(problem, geometry, alignment)
-    workers = THREADS // outputs
-    while outputs > WARP and geometry.outputs < BLOCKS * outputs:
-        outputs //= 2
     size = geometry.dims[0].axis.size
-    staged = outputs * size * problem.dtype.itemsize
-    most = MOST_FLIGHT * VECTOR_BYTES  # of a thread
-    while staged // (outputs * workers) > most and geometry.outputs * workers < FILL:
-        if 2 * outputs * workers > THREADS:
-            break
-        workers *= 2
-    threads = outputs * workers
-    each = staged // (threads * VECTOR_BYTES)
+    plane_bytes = size * problem.dtype.itemsize
+    outputs = _staged_outputs(problem, geometry, alignment)
+    outputs, workers = _staged_block(geometry.outputs, outputs, plane_bytes)
+    staged, threads = outputs * plane_bytes, outputs * workers
+    each, whole = staged // (threads * VECTOR_BYTES), geometry.outputs % outputs == 0
     lie, load = _staged_loads(problem, size)
     template = (
-        operator(problem, "int"), str(outputs), str(workers), str(each),
-        boolean(geometry.outputs % outputs == 0), lie, str(load),
+        operator(problem, "int"), str(outputs), str(workers), str(each), boolean(whole), lie,
+        str(load),
     )  # fmt: skip
     return Launch(
         "plane.cu", "plane_staged", template, ("x", "y", "indices"),
         (window_parameters(problem, geometry),), (-(-geometry.outputs // outputs), 1),
         -(-staged // BANKS_BYTES) * BANKS_BYTES, threads,
     )  # fmt: skip
+
+
+def _staged_block(total: int, most: int, plane_bytes: int) -> tuple[int, int]:
+    """Return the outputs of a block and the threads of each.
+
+    Few outputs are spread over more blocks, and few threads have all their vectors in flight at
+    once as far as a block has threads.
+    """
+    outputs, workers = most, THREADS // most
+    while outputs > WARP and total < BLOCKS * outputs:
+        outputs //= 2
+    few = MOST_FLIGHT * VECTOR_BYTES
+    while (
+        plane_bytes // workers > few and total * workers < FILL and 2 * outputs * workers <= THREADS
+    ):
+        workers *= 2
+    return outputs, workers
