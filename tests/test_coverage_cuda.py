@@ -135,7 +135,8 @@ def calls() -> list[Configuration]:
         for kernel in ("channels", "channels, few workers")
     ]
     long = Case("global_average_pool", (np.ones((1, 1, 40000), np.int8),), {})
-    chosen += [Configuration(long)]
+    whole_block = Case("global_max_pool", (np.ones((1, 32, 7, 7), np.float16),), {})
+    chosen += [Configuration(long), Configuration(whole_block)]
     chosen += [Configuration(far_apart(1e200, 1e-120, 1, p)) for p in (0.005, 2, 2.5)]
     chosen += [
         one for one in sums_of_every_magnitude()
