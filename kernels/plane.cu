@@ -1,16 +1,16 @@
 // Global and very large windows: several threads share an output and merge what they saw.
 //
 // A block serves Outputs outputs with Workers threads each, 256 or fewer in all. Channels first the
-// workers of an output are neighbours, so that a warp reads consecutive taps, by vectors of Load of them
-// where the taps of a row adjoin and no window leaves the input. Windows of one row may begin anywhere:
-// what lies outside of whole vectors is read singly. Channels last the outputs are neighbours, so that a
-// warp reads consecutive channels. Partial results meet in a fixed tree, within a warp by shuffles, else in
-// shared memory: the same input at the same place gives the same bits. Few outputs with huge planes still
-// fill the card: `plane_parts` cuts the taps of an output over gridDim.y blocks, and `plane` merges those
-// parts. Small adjoining planes, whose taps no warp could read together, are copied to shared memory as a
-// whole first: `plane_staged`.
-// Counted cost in instructions of a tap: 10, 30 where windows leave the input; global by vectors 2 to 5,
-// staged planes 3 to 11, of float64 12 to 21.
+// workers of an output are neighbours, unless planes are in shared memory, so that a warp reads
+// consecutive taps, by vectors of Load of them where the taps of a row adjoin and no window leaves the
+// input. Windows of one row may begin anywhere: what lies outside of whole vectors is read singly.
+// Channels last the outputs are neighbours, so that a warp reads consecutive channels. Partial results
+// meet in a fixed tree, within a warp by shuffles, else in shared memory: the same input at the same place
+// gives the same bits. Few outputs with huge planes still fill the card: `plane_parts` cuts the taps of an
+// output over gridDim.y blocks, and `plane` merges those parts. Small adjoining planes, whose taps no warp
+// could read together, are copied to shared memory as a whole first: `plane_staged`.
+// Counted cost in instructions of a tap: 10, 30 where windows leave the input; global by vectors 2 to 5, of
+// float64 to 8; staged planes 3 to 12, of float64 12 to 17.
 #include "window.cuh"
 
 // What the lane whose number differs by `bits` holds.
@@ -24,8 +24,8 @@ __device__ inline Found<Value, Code> of_lane(Found<Value, Code> own, int bits) {
 
 extern __shared__ __align__(128) unsigned char shared[];
 
-// Where a vector of 16 bytes lies in shared memory: planes whose sizes are multiples of 128 bytes would
-// have all their first vectors in the same banks.
+// Where a vector of 16 bytes lies in shared memory, within the same 128 bytes: planes whose sizes are
+// multiples of these would have all their first vectors in the same banks.
 __device__ inline int spread(int vector) { return vector ^ ((vector >> 3 ^ vector >> 6) & 7); }
 
 // How the taps of a row lie: not all adjoining, some maybe outside the input; in vectors that are aligned;
@@ -38,8 +38,9 @@ struct Together {
     using T = typename Op::Element;
     static constexpr int inner = Place::axes - 1;
     static constexpr bool together = !ChannelsLast && Workers <= 32;  // workers of an output, in a warp
-    // From lane to lane of them: planes that lie behind each other meet in few banks where these are neighbours.
-    static constexpr int apart = Staged && together ? 32 / Workers : 1;
+    static_assert(!Staged || together, "they meet by shuffles");
+    // From lane to lane of them. Neighbouring lanes read neighbouring planes, which seldom meet in a bank.
+    static constexpr int apart = Staged ? 32 / Workers : 1;
 
     // What a block reduces of a window: rows of valid taps, of each of them units of Load taps, and the
     // taps of a ragged one that lie outside of these, the first `lead` of them in front.
@@ -279,7 +280,7 @@ struct Together {
 };
 
 // Without a number the compiler holds to as few registers as it can, and for that lets each load wait for
-// the one before.
+// the one before. Registers for more of them are those of a fourth block.
 constexpr int plane_blocks = 3;
 
 template <class Op, int Axes, class Index, int Outputs, int Workers, bool ChannelsLast, Taps Lie,
@@ -317,10 +318,11 @@ plane(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__
 }
 
 // Copies the planes of a block's outputs, which adjoin, by vectors. Of a whole block each thread copies Each,
-// up to four of them in flight, and some one more; only others end within a vector.
+// so many of them in flight: MOST_FLIGHT in gpupool/planner/plane.py, and some one more; only others end
+// within a vector.
 template <class T, int Threads, int Each, bool Spread>
 __device__ inline void stage(const T* from, T* to, unsigned elements, bool whole) {
-    constexpr int width = 16 / sizeof(T), turns = (Each + 3) / 4;
+    constexpr int width = 16 / sizeof(T), flight = 4, turns = (Each + flight - 1) / flight;
     const int vectors = elements / width;
     auto load = [&](int i) { return __ldg(reinterpret_cast<const uint4*>(from) + i); };
     auto store = [&](int i, const uint4& vector) {
@@ -334,7 +336,7 @@ __device__ inline void stage(const T* from, T* to, unsigned elements, bool whole
 #pragma unroll
         for (int turn = 0; turn < turns; ++turn) {
             const int first = turn * Each / turns, end = (turn + 1) * Each / turns;
-            uint4 vector[4];
+            uint4 vector[flight];
 #pragma unroll
             for (int v = first; v < end; ++v) vector[v - first] = load(v * Threads + i);
 #pragma unroll

@@ -1044,7 +1044,7 @@ class Banked(issue.Lanes):
 @pytest.mark.usefixtures("tools")
 @pytest.mark.parametrize("size", [4, 7, 8, 14, 16])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "uint8"])
-def test_planes_in_shared_memory_meet_in_few_banks(
+def test_planes_in_shared_memory_seldom_meet_in_a_bank(
     dtype: str, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All of eight lanes would read the same four where planes lay right behind each other."""

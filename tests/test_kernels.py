@@ -29,8 +29,9 @@ from gpupool import launch, oracle, planner
 from gpupool.dtypes import BFLOAT16, DTYPES, FLOAT16
 from gpupool.jit import kernel_folder
 from gpupool.opset import OPERATORS
-from gpupool.planner import Plan, roi, rows, separable, specialised
+from gpupool.planner import THREADS, Plan, roi, rows, separable, specialised
 from gpupool.planner.parameters import window_dtype
+from gpupool.planner.plane import PART_LOADS
 from gpupool.problem import resolve
 from tests import emulator, reference, strategies
 from tests.combinations import PALETTES, combinations
@@ -586,6 +587,24 @@ def test_windows_of_one_row_begin_and_end_anywhere(dtype):
             found.append(Configuration(case, "few workers"))
     launches = compile_ahead(found)
     assert sum("ragged" in launch.template for launch in launches) > 5
+    for configuration in found:
+        assert_configuration_right(configuration)
+
+
+@pytest.mark.parametrize("dtype", [dtype.name for dtype in DTYPES])
+def test_one_part_of_a_row_has_its_ends(dtype):
+    """The rows of other windows in parts are taken by whole vectors."""
+    of, found = strategies.dtype_of(dtype), []
+    for by in (0, of.itemsize, 16 - of.itemsize):
+        x = np.ones((1, 1, 2 * PART_LOADS * THREADS * 16 // of.itemsize + 3), of)
+        x[..., [0, -2, -1]] = 96, 96, 127
+        x = strategies.offset(x, by)
+        window = {"kernel_shape": x.shape[2], "return_indices": True}
+        found.append(Configuration(Case("max_pool", (x,), window)))
+        if of.kind not in "iu":
+            found.append(Configuration(Case("global_lp_pool", (x,), {})))
+    cut = [launch for launch in compile_ahead(found) if launch.kernel == "plane_parts"]
+    assert {"ragged"} < {word for launch in cut for word in launch.template}
     for configuration in found:
         assert_configuration_right(configuration)
 

@@ -38,10 +38,8 @@ STAGED_TAPS = 16
 """Planes from this many elements are worth a copy to shared memory."""
 
 MOST_FLIGHT = 4
-"""Vectors that a thread has in flight to shared memory: more take registers that others lack."""
-
-BANKS_BYTES = 128
-"""Bytes of shared memory that are read at once, one word of each bank."""
+"""Vectors that a thread has in flight to shared memory, ``flight`` in kernels/plane.cu, besides one
+that only some have."""
 
 LONG_SUM = 4096
 """Sums from this many taps are always shared: one thread's would lose accuracy."""
@@ -53,14 +51,14 @@ LAST_WORKERS = 8
 """Threads of an output, channels last: a warp reads neighbouring channels."""
 
 LAST_OUTPUT, LAST_TAP = 2300, 5.5
-"""Those of an output, channels last, whose workers meet in shared memory, and of each of its taps:
-counted from 144 to 4096 taps."""
-
-LAST_SLICE = 850
-"""Those of each slice of a volume: counted from 27 to 729 taps in slices of 9 to 400."""
+"""Instructions of an output, channels last, whose workers meet in shared memory, and of each of its
+taps: counted from 144 to 4096 taps."""
 
 LAST_OUTPUT_1D, LAST_TAP_1D = 1550, 5
 """The same where one axis is left, as of whole images: counted from 400 to 10000 taps."""
+
+LAST_SLICE = 850
+"""Instructions of each slice of a volume: counted from 27 to 729 taps in slices of 9 to 400."""
 
 MERGE = 300
 """Instructions of a thread that merges parts, channels last."""
@@ -197,7 +195,7 @@ def _loads(problem: PoolProblem, geometry: Geometry, alignment: int) -> tuple[st
 def _staged_loads(problem: PoolProblem, size: int) -> tuple[str, int]:
     """Return the same for planes of ``size`` elements, one behind the other in shared memory.
 
-    Those that are an odd number of loads meet in few of its banks, and others are spread there.
+    Those that are an odd number of loads seldom meet in a bank, and others are spread over all.
     """
     width = vector_width(VECTOR_BYTES, problem.dtype, size)
     word = max(1, 4 // problem.dtype.itemsize)
@@ -232,7 +230,7 @@ def _staged_launch(problem: PoolProblem, geometry: Geometry, alignment: int) -> 
     return Launch(
         "plane.cu", "plane_staged", template, ("x", "y", "indices"),
         (window_parameters(problem, geometry),), (-(-geometry.outputs // outputs), 1),
-        -(-staged // BANKS_BYTES) * BANKS_BYTES, threads,
+        staged, threads,
     )  # fmt: skip
 
 
