@@ -11,6 +11,7 @@
 // could read together, are copied to shared memory as a whole first: `plane_staged`.
 // Counted cost in instructions of a tap: 10, 30 where windows leave the input; global by vectors 2 to 5, of
 // float64 to 8; staged planes 3 to 12, of float64 12 to 17.
+#include "staged.cuh"
 #include "window.cuh"
 
 // What the lane whose number differs by `bits` holds.
@@ -21,12 +22,6 @@ template <class Value, class Code>
 __device__ inline Found<Value, Code> of_lane(Found<Value, Code> own, int bits) {
     return {of_lane(own.best, bits), of_lane(own.code, bits)};
 }
-
-extern __shared__ __align__(128) unsigned char shared[];
-
-// Where a vector of 16 bytes lies in shared memory, within the same 128 bytes: planes whose sizes are
-// multiples of these would have all their first vectors in the same banks.
-__device__ inline int spread(int vector) { return vector ^ ((vector >> 3 ^ vector >> 6) & 7); }
 
 // How the taps of a row lie: not all adjoining, some maybe outside the input; in vectors that are aligned;
 // adjoining, of a window with this one row, that begins or ends between vectors.
@@ -107,7 +102,7 @@ struct Together {
         }
         __device__ void load_staged(const unsigned char* from) {
             if constexpr (bytes == 16) from = shared + 16 * spread(static_cast<int>(from - shared) / 16);
-            memcpy(word, __builtin_assume_aligned(from, bytes), bytes);
+            load_shared<bytes>(from, word);
         }
         template <class Any>
         __device__ void merge(const Any& op, typename Any::Accumulator& a, Index code) const {
@@ -315,41 +310,6 @@ plane(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__
     const Block traverse{place, n, w.outputs, from, shared, Block::all(place, active, from),
                          parts ? parts + n * part_count : nullptr, active ? part_count : 0};
     store(Op(w.norm), place, traverse, n, active && Block::worker() == 0, x, y, indices);
-}
-
-// Copies the planes of a block's outputs, which adjoin, by vectors. Of a whole block each thread copies Each,
-// so many of them in flight: MOST_FLIGHT in gpupool/planner/plane.py, and some one more; only others end
-// within a vector.
-template <class T, int Threads, int Each, bool Spread>
-__device__ inline void stage(const T* from, T* to, unsigned elements, bool whole) {
-    constexpr int width = 16 / sizeof(T), flight = 4, turns = (Each + flight - 1) / flight;
-    const int vectors = elements / width;
-    auto load = [&](int i) { return __ldg(reinterpret_cast<const uint4*>(from) + i); };
-    auto store = [&](int i, const uint4& vector) {
-        reinterpret_cast<uint4*>(to)[Spread ? spread(i) : i] = vector;
-    };
-    int i = threadIdx.x;
-    if (whole) {
-        const bool more = i < vectors - Each * Threads;
-        uint4 last;
-        if (more) last = load(Each * Threads + i);
-#pragma unroll
-        for (int turn = 0; turn < turns; ++turn) {
-            const int first = turn * Each / turns, end = (turn + 1) * Each / turns;
-            uint4 vector[flight];
-#pragma unroll
-            for (int v = first; v < end; ++v) vector[v - first] = load(v * Threads + i);
-#pragma unroll
-            for (int v = first; v < end; ++v) store(v * Threads + i, vector[v - first]);
-        }
-        if (more) store(Each * Threads + i, last);
-    } else {
-#pragma unroll 1
-        for (; i < vectors; i += Threads) store(i, load(i));
-        const unsigned single = vectors * width + threadIdx.x;
-        if (single < elements) to[single] = from[single];
-    }
-    __syncthreads();
 }
 
 // Whole: all blocks are.

@@ -9,6 +9,10 @@
 // channels last (a vector of channels, one load for each pixel). Channels first planes lie evenly, as
 // the channels of one image, unless they are those of Images.
 //
+// Rows that threads take whole lie in a line of the first cache each, which a warp then looks up one after
+// the other. Where that would take longer than memory does, `rows_staged` copies small adjoining planes to
+// shared memory first.
+//
 // Taps of a Dilated kernel lie apart: a thread reads their lines, and packed all pixels between them, and
 // neighbours share no merges.
 //
@@ -24,6 +28,7 @@
 // Counted cost in instructions per output of 3 x 3 by the tiles that the plan chooses, which are not those
 // of the fewest: maxima 14 to 41, means of Half 15, second norms 62; with Indices 44 to 93, of float 62, and
 // 95 at stride 2; dilated by 2, maxima of Half 14 and of float 31, means of float 30, and 70 with Indices.
+#include "staged.cuh"
 #include "window.cuh"
 
 struct Rows {
@@ -45,11 +50,13 @@ template <class T, class Code, class Index> struct InOrder<ArgMax<T, Code, Index
 };
 
 template <class Op, class Kernel, class Stride, int Pad, int Row, Where Over, Where Partial,
-          int Outputs, int Height, int Lanes, bool Packed, bool Images, int Load, int Store>
+          int Outputs, int Height, int Lanes, bool Packed, bool Images, int Load, int Store, bool Staged>
 struct Block {
     using T = typename Op::Element;
     using Out = typename Op::Out;
+    using Index = typename Op::Index;
     using Accumulator = typename Op::Accumulator;
+    static constexpr bool indexed = Op::indices;
     static constexpr int Axes = Kernel::axes;
     static constexpr int Outer = Axes > 1 ? Axes - 2 : 0;
     static constexpr int K = Kernel::at(Axes - 1), S = Stride::at(Axes - 1);
@@ -167,7 +174,8 @@ struct Block {
     int vector = 0, group, row_group = 0, slice = 0, plane;
     long long numbered = 0;  // the first number of the plane, of Indices
 
-    __device__ Block(const Window<Axes, int>& window, const Rows& rows, const T* input, int n)
+    // `input` is plane `first` of x.
+    __device__ Block(const Window<Axes, int>& window, const Rows& rows, const T* input, int n, int first)
         : w(window), grid(rows), op(window.norm), merged(window.norm) {
         if constexpr (!Packed) vector = split(n, grid.vectors);
         group = Row ? 0 : split(n, grid.groups);
@@ -177,7 +185,7 @@ struct Block {
         long long offset = 0;
         if constexpr (Packed && Lanes == 1) {
             unsigned channel = Images ? split(n, w.channels) : n;
-            offset = channel * w.channel_step;
+            offset = (channel - first) * w.channel_step;
             numbered = channel * w.index_channel_step;
         }
         if constexpr (Images) {
@@ -186,13 +194,20 @@ struct Block {
         }
         offset += Packed ? group * Outputs * S * Lanes
                          : vector * Lanes + first_pixel() * grid.pixel_step;
-        x = pinned(input + offset);
+        x = kept(input + offset);
+    }
+    // Pinned, where it is known to be in shared memory still.
+    __device__ static const T* kept(const T* from) {
+        if constexpr (!Staged) return pinned(from);
+        const int offset = static_cast<int>(reinterpret_cast<const unsigned char*>(from) - shared);
+        return reinterpret_cast<const T*>(shared + pinned(offset));
     }
 
     __device__ const Axis<int>& inner() const { return w.axis[Axes - 1]; }
     __device__ int size() const { return Row ? Row : inner().size; }
     __device__ int outputs() const { return Row ? Outputs : inner().out.divisor; }
     __device__ const Axis<int>& outer() const { return w.axis[Outer]; }
+    __device__ int row_step() const { return Staged ? Row : outer().step; }
     __device__ int first_pixel() const { return group * Outputs * S - Pad; }
     __device__ int first_row() const {
         return Axes > 1 ? row_group * Height * SR - outer().pad_begin : 0;
@@ -205,6 +220,9 @@ struct Block {
     // the nearest vector of a row for a halo. Of dilated windows they may lie between taps.
     static constexpr bool steps = Axes > 1, nearest = steps && !Inside && Op::repeats && DR == 1;
     static constexpr bool clamps = Over == at_ends;
+    // Some other row is read in place of one that is not there, of those in shared memory also where it
+    // does not do for it.
+    static constexpr bool near_rows = nearest || (Staged && steps && !Inside);
     static_assert(!clamps || (Op::repeats && !Op::indices && Packed && Lanes == 1 && !Row),
                   "a maximum of rows, of which no code tells the column");
     static_assert(!clamps || D == 1, "what is nearest to the edge is a tap of all windows over it");
@@ -243,8 +261,18 @@ struct Block {
         }
     }
     template <int Bytes> __device__ void read(const T* from, bool readable, unsigned* word) const {
-        if constexpr (complete) load_words<Bytes>(from, word);
+        if constexpr (Staged) read_staged<Bytes>(from, readable, word);
+        else if constexpr (complete) load_words<Bytes>(from, word);
         else load_words_or<Bytes>(merged.padding(), readable, from, word);
+    }
+
+    template <int Bytes> __device__ void read_staged(const T* from, bool readable, unsigned* word) const {
+        load_shared<Bytes>(from, word);
+        if constexpr (!complete) {
+#pragma unroll
+            for (int i = 0; i < (Bytes + 3) / 4; ++i)
+                word[i] = readable ? word[i] : repeated(merged.padding(), i);
+        }
     }
 
     // Elements First .. First + Size of a line, the first of which is pixel `pixel` of the body.
@@ -321,15 +349,15 @@ struct Block {
         Layer layers[Depth];
         int row = first_row();
         // Pinned: all addresses would be made anew. Of three axes ptxas spills for it on some cards.
-        auto next = [](const T* body) { return Axes < 3 ? pinned(body) : body; };
-        if constexpr (steps && !nearest) from.body = next(from.body + row * outer().step);
+        auto next = [](const T* body) { return Axes < 3 ? kept(body) : body; };
+        if constexpr (steps && !near_rows) from.body = next(from.body + row * row_step());
 #pragma unroll
         for (int i = 0; i < Depth; ++i, ++row) {
             Parts at = from;
-            if constexpr (nearest) at = from.at(most(least(row, outer().size - 1), 0) * outer().step);
+            if constexpr (near_rows) at = from.at(most(least(row, outer().size - 1), 0) * row_step());
             const bool readable = !steps || nearest || within(row, outer().size);
             if (line_tapped(i)) load_layer(layers[i], at, readable, t, i);
-            if constexpr (steps && !nearest) from.body = next(from.body + outer().step);
+            if constexpr (steps && !near_rows) from.body = next(from.body + row_step());
             if constexpr (Together == 1) take(columns, layers[i], i);
         }
         if constexpr (Together > 1) take_together(columns, layers);
@@ -807,21 +835,45 @@ template <class Op, class Kernel> __host__ __device__ constexpr int least_blocks
     return sizeof(typename Op::Element) == 8 ? 2 : 0;
 }
 
+template <class Tile>
+__device__ inline void write_tile(const Tile& block, typename Tile::Out* y, typename Tile::Index* indices) {
+    typename Tile::Columns columns;
+    block.start(columns);
+    block.load(columns);
+    if constexpr (Tile::indexed) block.write(columns, y, indices);
+    else block.write(columns, y);
+}
+
 template <class Op, class Kernel, class Stride, int Pad, int Row, Where Over, Where Partial,
           int Outputs, int Height, int Lanes, bool Packed, bool Images, int Load, int Store>
 __global__ void __launch_bounds__(256, least_blocks<Op, Kernel>())
 rows(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
      typename Op::Index* __restrict__ indices, const __grid_constant__ Rows grid,
      const __grid_constant__ Window<Kernel::axes, int> w) {
-    int n = blockIdx.x * blockDim.x + threadIdx.x;
-    if (n >= grid.threads) return;
     using Tile =
         Block<typename InOrder<Op>::Type, Kernel, Stride, Pad, Row, Over, Partial, Outputs, Height, Lanes,
-              Packed, Images, Load, Store>;
-    const Tile block(w, grid, x, n);
-    typename Tile::Columns columns;
-    block.start(columns);
-    block.load(columns);
-    if constexpr (Op::indices) block.write(columns, y, indices);
-    else block.write(columns, y);
+              Packed, Images, Load, Store, false>;
+    int n = blockIdx.x * blockDim.x + threadIdx.x;
+    if (n < grid.threads) write_tile(Tile(w, grid, x, n, 0), y, indices);
+}
+
+// Rows that one thread takes whole, of so many small adjoining planes that a block copies to shared
+// memory, by Each vectors or one more of each thread.
+template <class Op, class Kernel, class Stride, int Pad, int Row, Where Over, Where Partial,
+          int Outputs, int Height, int Load, int Store, int Planes, int Threads, int Each>
+__global__ void __launch_bounds__(256, least_blocks<Op, Kernel>())
+rows_staged(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
+            typename Op::Index* __restrict__ indices, const __grid_constant__ Rows grid,
+            const __grid_constant__ Window<Kernel::axes, int> w) {
+    using T = typename Op::Element;
+    using Tile =
+        Block<typename InOrder<Op>::Type, Kernel, Stride, Pad, Row, Over, Partial, Outputs, Height, 1,
+              true, false, Load, Store, true>;
+    T* planes = reinterpret_cast<T*>(shared);
+    const int first = blockIdx.x * Planes, size = static_cast<int>(w.channel_step);
+    const int n = blockIdx.x * Threads + threadIdx.x;
+    const int here = least<int>(w.channels.divisor - first, Planes);
+    stage<T, Threads, Each, false>(x + static_cast<long long>(first) * size, planes, here * size,
+                                   here == Planes);
+    if (n < grid.threads) write_tile(Tile(w, grid, planes, n, first), y, indices);
 }

@@ -183,6 +183,12 @@ odd rows it reads the elements one by one."""
 STRIPS = ((13, 1), (15, 2), (63, 1))
 """Windows and strides of strips.cu, the last of more rows than it keeps at once."""
 
+STAGED = (((3, 3), 2, 1, 14), ((13, 13), 1, 6, 20), ((3, 3, 3), 1, 1, 14))
+"""Windows, strides, pads and sizes of small planes, of which rows.cu takes whole rows."""
+
+MANY = 2**14
+"""Channels whose small planes fill a large card."""
+
 IMAGE = (3, 2048)
 """Channels and sides of a single image: an odd number of planes. Words hold both halves of one."""
 
@@ -202,6 +208,7 @@ def network_plans() -> Iterator[Plan]:
             yield _plan(problem, "specialised")
     yield from _plans_of("separable_vectors", _narrow(among))
     yield from _plans_of("strips", _wide_rows(among))
+    yield from _staged(among)
     for spatial in GLOBAL:
         for problem in _pools(among, CHANNELS, spatial, spatial, spatial, 0):
             yield _plan(problem)
@@ -215,6 +222,13 @@ def _narrow(among: Iterable[Reduction]) -> Iterator[Problem]:
 def _wide_rows(among: Iterable[Reduction]) -> Iterator[Problem]:
     for width, stride in STRIPS:
         yield from _pools(among, CHANNELS, [width] * 2, [stride] * 2, [IMAGE[1]] * 2, width // 2)
+
+
+def _staged(among: Iterable[Reduction]) -> Iterator[Plan]:
+    for kernel, stride, pads, size in STAGED:
+        axes = len(kernel)
+        plans = map(_plan, _pools(among, MANY, kernel, [stride] * axes, [size] * axes, pads))
+        yield from (one for one in plans if one.launches[0].kernel == "rows_staged")
 
 
 def _plans_of(kernel: str, problems: Iterable[Problem]) -> Iterator[Plan]:
@@ -250,7 +264,7 @@ class Kernel:
     @property
     def specialised(self) -> bool:
         """Whether the window is compiled in."""
-        tiled = r"rows<|strips<|separable_vectors<|separable<.* (9|\d\d+)(, \w+){3}>$"
+        tiled = r"rows<|rows_staged<|strips<|separable_vectors<|separable<.* (9|\d\d+)(, \w+){3}>$"
         known = rf"{tiled}|window<.*Sizes<[1-9]"
         return bool(re.match(known, self.expression))
 

@@ -970,6 +970,18 @@ def test_windows_apart_that_a_tile_takes_are_not_shared(op: str, dtype: str, ker
 
 
 @pytest.mark.usefixtures("tools")
+def test_rows_of_small_planes_come_by_whole_vectors() -> None:
+    """From memory, once; thread by thread they came by so many lines that these took the time."""
+    cases = [case for case in CASES if case.id in ("W10", "W25")]
+    chosen = planned(cases)
+    for (case, plan), row in zip(chosen, analysed(chosen), strict=True):
+        (launch,), (step,) = row["launches"], plan.launches
+        assert {one["bytes"] for one in launch["accesses"] if one["name"] == "LDG"} == {16}
+        threads = step.block * prod(step.grid)
+        assert launch["loaded"] * threads == prod(case.shape) * case.problem.dtype.itemsize
+
+
+@pytest.mark.usefixtures("tools")
 @pytest.mark.parametrize("op", ["global-average", "global-max"])
 def test_planes_of_odd_sizes_are_read_at_the_speed_of_memory(op: str) -> None:
     """Those of 16 bits took 2 at a time, and more than half of their budget."""

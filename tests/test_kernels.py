@@ -52,6 +52,19 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
         "rows",
         {"BUSY": 1, "SETUP": 10**4, "cost": lambda *_: math.inf} | NO_BOUND,
     ),
+    "staged rows": (
+        "rows",
+        {
+            "BUSY": 1,
+            "FILL": 1,
+            "ENOUGH": 10**9,
+            "LOOKUP": 10**9,
+            "STAGED_BYTES": 10**9,
+            "_slower": lambda _problem, _geometry, tile: 1 if tile.row else math.inf,
+            "cost": lambda *_: math.inf,
+        }
+        | NO_BOUND,
+    ),
     "plane": ("plane", {}),
     "few workers": ("plane", {"FILL": 1}),
     "channels": ("channels", {"ROWS": 1}),
@@ -651,6 +664,41 @@ def test_maxima_over_the_ends_of_rows_that_vectors_divide(dtype):
     assert sum(launch.template[5] == "at_ends" for launch in launches) > 4
     for configuration in found:
         assert_configuration_right(configuration)
+
+
+@pytest.mark.parametrize(
+    ("function", "dtype"),
+    [
+        (function, dtype.name)
+        for function, dtype in product(("max_pool", "average_pool", "lp_pool"), DTYPES)
+        if dtype.is_float or function != "lp_pool"
+    ],
+)
+def test_rows_of_staged_planes_equal_the_oracle(function, dtype):
+    """Whole blocks and others, volumes, windows over every edge, taps whose rows lie apart."""
+    found = []
+    window = {"kernel_shape": 3, "pads": 1}
+    for shape, arguments in (
+        ((2, 24, 7, 7), window | {"strides": 2}),
+        ((3, 17, 5, 8), window),
+        ((1, 40, 20, 20), {"kernel_shape": 13, "pads": 6}),
+        ((2, 16, 4, 6, 6), window | {"strides": (1, 2, 2)}),
+        ((2, 20, 9, 12), window | {"dilations": (2, 1), "pads": (2, 1, 1, 0)}),
+        ((5, 16, 14, 14), {"kernel_shape": 2, "strides": 2}),
+        ((1, 300, 9), {"kernel_shape": 4, "strides": 2, "ceil_mode": True}),
+    ):
+        x = with_a_few_nan(dtype, shape)
+        found.append(Configuration(Case(function, (x,), arguments), "staged rows"))
+        if function == "max_pool":
+            indexed = Case(function, (x,), arguments | {"return_indices": True})
+            found.append(Configuration(indexed, "staged rows"))
+        if function == "average_pool":
+            padded = Case(function, (x,), arguments | {"count_include_pad": True})
+            found.append(Configuration(padded, "staged rows"))
+    launches = compile_ahead(found, build="checked")
+    assert sum(launch.kernel == "rows_staged" for launch in launches) > 0.7 * len(found), launches
+    for configuration in found:
+        assert_configuration_right(configuration, build="checked")
 
 
 @pytest.mark.parametrize(

@@ -254,6 +254,44 @@ def test_threads_of_few_staged_planes_have_all_their_vectors_on_the_way_at_once(
         assert int(each) <= 4 or launch.block == THREADS
 
 
+@pytest.mark.parametrize(
+    ("dtype", "spatial", "window"),
+    [
+        ("float16", (20, 20), {"kernel_shape": 13, "pads": 6}),
+        ("float16", (16, 14, 14), {"kernel_shape": 3, "strides": 2, "pads": 1}),
+        ("int8", (14, 14), {"kernel_shape": 7, "pads": 3}),
+        ("float32", (13, 13), {"kernel_shape": 5, "pads": 2}),
+    ],
+)
+def test_rows_of_small_planes_are_staged_where_their_lines_take_longer_than_memory(
+    dtype: str, spatial: tuple[int, ...], window: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only where they lie one behind the other, on whole vectors, and outputs fill the card."""
+    problem = resolve("max", (64, 512, *spatial), dtype, **window)
+    size = prod(spatial)
+    (launch,) = plan(problem).launches
+    *_, planes, threads, each = map(int, launch.template[-3:])
+    assert (launch.kernel, launch.block) == ("rows_staged", threads)
+    assert launch.grid == (-(-64 * 512 // planes), 1)
+    assert launch.shared == planes * size * problem.dtype.itemsize <= SHARED_BYTES
+    assert launch.shared % 16 == 0
+    assert each == launch.shared // 16 // threads
+    assert WARP <= threads <= THREADS
+    few = dataclasses.replace(problem, shape=(1, 16, *spatial))
+    images, channels, *steps = contiguous(problem.shape)
+    apart = 2 * images, 2 * channels, *steps
+    for other in (
+        plan(few),
+        plan(problem, alignment=problem.dtype.itemsize),
+        plan(problem, strides=apart),
+    ):
+        assert other.launches[0].kernel in ("rows", "separable_vectors")
+    monkeypatch.setattr("gpupool.planner.rows.LOOKUP", 1)
+    plan.cache_clear()
+    assert [launch.kernel for launch in plan(problem).launches] == ["rows"]
+    plan.cache_clear()
+
+
 def test_a_workspace_is_there_where_a_launch_uses_one() -> None:
     count: Counter[bool] = Counter()
     for problem in problems(500, seed=2):

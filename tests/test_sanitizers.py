@@ -219,6 +219,10 @@ def equal_maxima(dtype: Any = np.float32) -> Any:
     return emulator.max_pool(np.zeros((1, 1, 9, 9), dtype), 3, return_indices=True)
 
 
+def means_of_small_planes() -> Any:
+    return emulator.average_pool(floats(3, 16, 7, 7), 3, pads=1)
+
+
 def wide_maxima_of_doubles() -> Any:
     x = floats(1, 1, 3, 70, dtype=np.float64)
     return emulator.max_pool(x, (3, 40), return_indices=True)
@@ -353,6 +357,19 @@ BUGS = {
     "outputs of no channel": Planted(
         "channels.cu", "return threadIdx.x < outputs;", "return true;", OUTSIDE,
         images_last, "channels",
+    ),
+    "no barrier behind the planes of a block": Planted(
+        "staged.cuh", "    __syncthreads();\n", "", RACE + "shared memory|which nobody wrote",
+        pool(3, 16, 7, 7, pads=1), "staged rows",
+    ),
+    "planes past the last one": Planted(
+        "rows.cu", "least<int>(w.channels.divisor - first, Planes)", "Planes", OUTSIDE,
+        pool(3, 15, 7, 7, pads=1), "staged rows",
+    ),
+    "nearest rows past a plane in shared memory": Planted(
+        "rows.cu", "nearest || (Staged && steps && !Inside)", "nearest",
+        RACE + "shared memory|which nobody wrote|" + OUTSIDE,
+        means_of_small_planes, "staged rows",
     ),
     "pixels past the row": Planted(
         "rows.cu", "within(position, size())", "position >= 0", OUTSIDE,

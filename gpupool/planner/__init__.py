@@ -117,7 +117,7 @@ def _pooling(
             return Plan(problem, steps, (launch,))
     if kernel == "plane" or shared:
         return plane.plan(problem, steps, geometry, alignment)
-    return Plan(problem, steps, (_sliding_launch(problem, geometry, tile, kernel),))
+    return Plan(problem, steps, (_sliding_launch(problem, geometry, alignment, tile, kernel),))
 
 
 def _fused_launch(
@@ -168,26 +168,29 @@ def _sliding_cost(problem: PoolProblem, geometry: Geometry, tile: Tile | None) -
 
 
 def _sliding_launch(
-    problem: PoolProblem, geometry: Geometry, tile: Tile | None, kernel: str
+    problem: PoolProblem, geometry: Geometry, alignment: int, tile: Tile | None, kernel: str
 ) -> Launch:
     """Choose among rows.cu and the two tiers of window.cu: the fewest instructions.
 
     Tiles are of a size, and a process that meets many sizes may spend them all. For one that may
     not be compiled any more there is window.cu's kernel of the window, which serves any size.
     """
-    for launch in _specialised(problem, geometry, tile, kernel):
+    for launch in _specialised(problem, geometry, alignment, tile, kernel):
         if admit(launch.kernel, *launch.template):
             return launch
     return window.launch(problem, geometry, specialised=False)
 
 
 def _specialised(
-    problem: PoolProblem, geometry: Geometry, tile: Tile | None, kernel: str
+    problem: PoolProblem, geometry: Geometry, alignment: int, tile: Tile | None, kernel: str
 ) -> Iterator[Launch]:
-    """Give what has the window compiled in, the fewest instructions first."""
+    """Give what has the window compiled in, the shortest time first."""
     if kernel == "window" or by_powers(problem) or not specialisable(geometry):
         return
     if tile is not None:
+        staged = rows.staged_launch(problem, geometry, alignment, tile)
+        if staged is not None:
+            yield staged
         yield rows.launch(problem, geometry, tile)
     if window.unrolls(problem, geometry):
         yield window.launch(problem, geometry, specialised=True)

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
-from math import inf, prod
+from math import gcd, inf, prod
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 from gpupool.planner.geometry import Dim, Geometry
-from gpupool.planner.launches import BUDGET, VECTOR_BYTES, Launch
+from gpupool.planner.launches import (
+    BUDGET,
+    FILL,
+    SHARED_BYTES,
+    THREADS,
+    VECTOR_BYTES,
+    WARP,
+    Launch,
+)
 from gpupool.planner.parameters import (
     boolean,
     by_powers,
@@ -41,6 +50,14 @@ APART, HELD, REREAD = 0.3, 0.15, 0.3
 """Powers of what makes a tile slower than its instructions: how far apart neighbouring threads read
 and write, what a thread holds, and how often the input is read. Fitted to the times of 950 tiles of
 46 cases on an H200; the tile chosen took 2 % longer than the fastest, in the mean."""
+
+LINE_BYTES, LOOKUP = 128, 64
+"""Bytes of a line of the first cache, and thread-instructions that issue while it looks one up: two
+a cycle. That is the time that W10 and W25 of ``bench``, whole rows of maxima, took on an H200."""
+
+STAGED_BYTES = 160
+"""Bytes of shared memory for each thread, at most: a multiprocessor has as much for two thirds of
+its threads."""
 
 REACH = 128
 """Positions from the first tap of a dilated window to its last, at most: lines between taps, which
@@ -159,6 +176,48 @@ def _lanes(problem: PoolProblem) -> tuple[tuple[int, bool], ...]:
     return tuple((lanes, False) for lanes in counts if channels % lanes == 0)
 
 
+def staged_planes(problem: PoolProblem, geometry: Geometry, alignment: int, tile: Tile) -> int:
+    """Return how many planes a block should copy to shared memory, or 0.
+
+    Whole rows of narrow planes lie in as many lines as a warp has threads, and to look these up may
+    take longer than memory. Blocks are of whole warps as far as may be.
+    """
+    if not _adjoin(geometry) or not tile.row or alignment < VECTOR_BYTES:
+        return 0
+    if tile.threads(geometry) < FILL:
+        return 0
+    if LOOKUP * _lines_found(problem, geometry, tile) < BUDGET * _moved(problem, geometry):
+        return 0
+    threads = tile.threads(geometry) // geometry.planes
+    size = geometry.channels.step * problem.dtype.itemsize
+    most = min(THREADS // threads, SHARED_BYTES // size, geometry.planes)
+    step = VECTOR_BYTES // gcd(size, VECTOR_BYTES)
+    counts = range(step, most + 1, step) if size <= STAGED_BYTES * threads else ()
+    warps = {planes: -(-planes * threads // WARP) for planes in counts if planes * threads >= WARP}
+    return max(warps, key=lambda planes: (planes * threads / warps[planes], planes), default=0)
+
+
+def _adjoin(geometry: Geometry) -> bool:
+    """Whether rows, planes and images lie one behind the other."""
+    if geometry.images:
+        return False
+    size = 1
+    for dim in (*reversed(geometry.dims), geometry.channels):
+        if dim.step != size:
+            return False
+        size *= dim.axis.size
+    return True
+
+
+def _lines_found(problem: PoolProblem, geometry: Geometry, tile: Tile) -> float:
+    """Return the lines that the loads of all warps touch, each thread's in a row of its own."""
+    axes = tuple(dim.axis for dim in geometry.dims)
+    loads = lines(axes, tile) * Line.of(tile, axes[-1], problem.dtype.itemsize).loads
+    apart = tile.rows * down_axis(axes).stride * tile.row * problem.dtype.itemsize / LINE_BYTES
+    touched = min(WARP, max(1.0, WARP * apart))
+    return tile.threads(geometry) / WARP * geometry.slices * loads * touched
+
+
 @lru_cache(maxsize=1)
 def rows_dtype() -> np.dtype[Any]:
     """Return the NumPy mirror of ``Rows`` in kernels/rows.cu."""
@@ -186,3 +245,22 @@ def launch(problem: PoolProblem, geometry: Geometry, tile: Tile) -> Launch:
     scalars = (grid, window_parameters(problem, geometry))
     operands = ("x", "y", "indices")
     return Launch.over(threads, "rows.cu", "rows", template, operands, scalars)
+
+
+def staged_launch(
+    problem: PoolProblem, geometry: Geometry, alignment: int, tile: Tile
+) -> Launch | None:
+    """Launch blocks that copy so many planes to shared memory first, or None where none should."""
+    planes = staged_planes(problem, geometry, alignment, tile)
+    if not planes:
+        return None
+    alone = launch(problem, geometry, tile)
+    *shared_by_both, _, _, _, load, store = alone.template
+    threads = tile.threads(geometry) // geometry.planes * planes
+    staged = planes * geometry.channels.step * problem.dtype.itemsize
+    each = staged // (threads * VECTOR_BYTES)
+    template = (*shared_by_both, load, store, str(planes), str(threads), str(each))
+    grid = (-(-geometry.planes // planes), 1)
+    return replace(
+        alone, kernel="rows_staged", template=template, grid=grid, shared=staged, block=threads
+    )

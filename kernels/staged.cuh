@@ -1,0 +1,52 @@
+// Small planes that adjoin, copied to shared memory as a whole.
+#pragma once
+#include "element.cuh"
+
+extern __shared__ __align__(128) unsigned char shared[];
+
+// Where a vector of 16 bytes lies in shared memory, within the same 128 bytes: planes whose sizes are
+// multiples of these would have all their first vectors in the same banks.
+__device__ inline int spread(int vector) { return vector ^ ((vector >> 3 ^ vector >> 6) & 7); }
+
+// Copies the planes of a block's outputs, which adjoin, by vectors. Of a whole block each thread copies Each,
+// so many of them in flight: MOST_FLIGHT in gpupool/planner/plane.py, and some one more; only others end
+// within a vector.
+template <class T, int Threads, int Each, bool Spread>
+__device__ inline void stage(const T* from, T* to, unsigned elements, bool whole) {
+    constexpr int width = 16 / sizeof(T), flight = 4, turns = (Each + flight - 1) / flight;
+    static_assert(Threads >= width, "one for each element behind the last vector");
+    const int vectors = elements / width;
+    auto load = [&](int i) { return __ldg(reinterpret_cast<const uint4*>(from) + i); };
+    auto store = [&](int i, const uint4& vector) {
+        reinterpret_cast<uint4*>(to)[Spread ? spread(i) : i] = vector;
+    };
+    int i = threadIdx.x;
+    if (whole) {
+        const bool more = i < vectors - Each * Threads;
+        uint4 last;
+        if (more) last = load(Each * Threads + i);
+#pragma unroll
+        for (int turn = 0; turn < turns; ++turn) {
+            const int first = turn * Each / turns, end = (turn + 1) * Each / turns;
+            uint4 vector[flight];
+#pragma unroll
+            for (int v = first; v < end; ++v) vector[v - first] = load(v * Threads + i);
+#pragma unroll
+            for (int v = first; v < end; ++v) store(v * Threads + i, vector[v - first]);
+        }
+        if (more) store(Each * Threads + i, last);
+    } else {
+#pragma unroll 1
+        for (; i < vectors; i += Threads) store(i, load(i));
+        const unsigned single = vectors * width + threadIdx.x;
+        if (single < elements) to[single] = from[single];
+    }
+    __syncthreads();
+}
+
+// Reads Bytes of shared memory, as aligned as they are many.
+template <int Bytes> __device__ inline void load_shared(const void* from, unsigned* word) {
+    if constexpr (Bytes == 1) word[0] = *static_cast<const unsigned char*>(from);
+    else if constexpr (Bytes == 2) word[0] = *static_cast<const unsigned short*>(from);
+    else memcpy(word, __builtin_assume_aligned(from, least(Bytes, 16)), Bytes);
+}
