@@ -28,7 +28,7 @@ from gpupool.planner import (
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import THREADS, Launch, Plan, Scalar
 from gpupool.planner.parameters import by_powers
-from gpupool.planner.specialised import admit, specialisable
+from gpupool.planner.specialised import COMPILED_IN, admit, specialisable
 from gpupool.planner.tile import Tile
 from gpupool.planner.tile_cost import Estimate
 from gpupool.problem import (
@@ -176,7 +176,7 @@ def _sliding_launch(
     not be compiled any more there is window.cu's kernel of the window, which serves any size.
     """
     for launch in _specialised(problem, geometry, alignment, tile, kernel):
-        if admit(launch.kernel, *launch.template):
+        if admit(COMPILED_IN[launch.called], launch.kernel, *launch.template):
             return launch
     return window.launch(problem, geometry, specialised=False)
 

@@ -32,7 +32,7 @@ COMPILED_IN = {
     "strips": "strips",
     "separable_vectors": "separable_vectors",
 }
-"""Kernels of which a window is always compiled in: the names of ``plan`` and their own."""
+"""Kernels of which a window is always compiled in: the names of ``plan`` and of what is counted."""
 
 admitted: Counter[tuple[str, ...]] = Counter()
 """How many plans were given each specialisation; 0 where they were taken back."""
