@@ -186,7 +186,7 @@ STRIPS = ((13, 1), (15, 2), (63, 1))
 STAGED = (((3, 3), 2, 1, 14), ((13, 13), 1, 6, 20), ((3, 3, 3), 1, 1, 14))
 """Windows, strides, pads and sizes of small planes, of which rows.cu takes whole rows."""
 
-MANY = 2**14
+MANY = 2**15
 """Channels whose small planes fill a large card."""
 
 IMAGE = (3, 2048)

@@ -56,7 +56,7 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
         "rows",
         {
             "BUSY": 1,
-            "FILL": 1,
+            "BLOCKS": 0,
             "ENOUGH": 10**9,
             "LOOKUP": 10**9,
             "STAGED_BYTES": 10**9,

@@ -292,6 +292,14 @@ def test_rows_of_small_planes_are_staged_where_their_lines_take_longer_than_memo
     plan.cache_clear()
 
 
+def test_rows_that_would_meet_in_a_bank_are_not_staged() -> None:
+    """Those of 64 bytes take sixteen turns for each load, those of 56 bytes two."""
+    window = {"kernel_shape": 3, "pads": 1}
+    for dtype, size, expected in (("float64", 8, "rows"), ("float64", 7, "rows_staged")):
+        (launch,) = plan(resolve("max", (64, 512, *[size] * 3), dtype, **window)).launches
+        assert launch.kernel == expected
+
+
 def test_a_workspace_is_there_where_a_launch_uses_one() -> None:
     count: Counter[bool] = Counter()
     for problem in problems(500, seed=2):

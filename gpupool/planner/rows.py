@@ -13,8 +13,8 @@ import numpy as np
 
 from gpupool.planner.geometry import Dim, Geometry
 from gpupool.planner.launches import (
+    BLOCKS,
     BUDGET,
-    FILL,
     SHARED_BYTES,
     THREADS,
     VECTOR_BYTES,
@@ -52,8 +52,11 @@ and write, what a thread holds, and how often the input is read. Fitted to the t
 46 cases on an H200; the tile chosen took 2 % longer than the fastest, in the mean."""
 
 LINE_BYTES, LOOKUP = 128, 64
-"""Bytes of a line of the first cache, and thread-instructions that issue while it looks one up: two
-a cycle. That is the time that W10 and W25 of ``bench``, whole rows of maxima, took on an H200."""
+"""Bytes of a line of the first cache, and thread-instructions that issue while one is looked up:
+two a cycle. That is the time that W10 and W25 of ``bench``, whole rows, took on an H200."""
+
+TURN = 2 * LOOKUP
+"""Those that issue while shared memory reads as many bytes from different banks, in a cycle."""
 
 STAGED_BYTES = 160
 """Bytes of shared memory for each thread, at most: a multiprocessor has as much for two thirds of
@@ -179,14 +182,19 @@ def _lanes(problem: PoolProblem) -> tuple[tuple[int, bool], ...]:
 def staged_planes(problem: PoolProblem, geometry: Geometry, alignment: int, tile: Tile) -> int:
     """Return how many planes a block should copy to shared memory, or 0.
 
-    Whole rows of narrow planes lie in as many lines as a warp has threads, and to look these up may
-    take longer than memory. Blocks are of whole warps as far as may be.
+    Whole rows of narrow planes lie in as many lines as a warp has threads. To look these up may
+    take longer than all else, the turns of shared memory among it: rows there may meet in a bank.
+    Blocks are of whole warps as far as may be, and are many.
     """
     if not _adjoin(geometry) or not tile.row or alignment < VECTOR_BYTES:
         return 0
-    if tile.threads(geometry) < FILL:
+    if tile.threads(geometry) < BLOCKS * THREADS:
         return 0
-    if LOOKUP * _lines_found(problem, geometry, tile) < BUDGET * _moved(problem, geometry):
+    loads, apart = _warp_loads(problem, geometry, tile)
+    lookups = LOOKUP * loads * _lines_of(apart)
+    turns = TURN * loads * _turns_of(apart, tile.load * problem.dtype.itemsize)
+    issued = Estimate.of(problem, geometry, tile).total
+    if lookups < max(turns, issued, BUDGET * _moved(problem, geometry)):
         return 0
     threads = tile.threads(geometry) // geometry.planes
     size = geometry.channels.step * problem.dtype.itemsize
@@ -209,13 +217,32 @@ def _adjoin(geometry: Geometry) -> bool:
     return True
 
 
-def _lines_found(problem: PoolProblem, geometry: Geometry, tile: Tile) -> float:
-    """Return the lines that the loads of all warps touch, each thread's in a row of its own."""
-    axes = tuple(dim.axis for dim in geometry.dims)
-    loads = lines(axes, tile) * Line.of(tile, axes[-1], problem.dtype.itemsize).loads
-    apart = tile.rows * down_axis(axes).stride * tile.row * problem.dtype.itemsize / LINE_BYTES
-    touched = min(WARP, max(1.0, WARP * apart))
-    return tile.threads(geometry) / WARP * geometry.slices * loads * touched
+def _warp_loads(problem: PoolProblem, geometry: Geometry, tile: Tile) -> tuple[float, int]:
+    """Return the loads of all warps, and the bytes from one thread's row to that of the next."""
+    axes, itemsize = tuple(dim.axis for dim in geometry.dims), problem.dtype.itemsize
+    loads = lines(axes, tile) * Line.of(tile, axes[-1], itemsize).loads
+    apart = tile.rows * down_axis(axes).stride * tile.row * itemsize
+    return tile.threads(geometry) / WARP * geometry.slices * loads, apart
+
+
+def _lines_of(apart: int) -> float:
+    """Return the lines of the first cache that a warp touches whose threads lie so far apart.
+
+    >>> _lines_of(2), _lines_of(56), _lines_of(300)
+    (1.0, 14.0, 32.0)
+    """
+    return min(float(WARP), max(1.0, WARP * apart / LINE_BYTES))
+
+
+def _turns_of(apart: int, load: int) -> float:
+    """Return the turns of shared memory for a warp whose loads, of so many bytes, lie so far apart.
+
+    >>> _turns_of(40, 8), _turns_of(56, 4), _turns_of(64, 16)
+    (2.0, 2.0, 16.0)
+    """
+    together = min(WARP, LINE_BYTES // max(load, 4))
+    places = LINE_BYTES // gcd(apart, LINE_BYTES)
+    return WARP / min(together, places)
 
 
 @lru_cache(maxsize=1)
