@@ -9,9 +9,9 @@
 // channels last (a vector of channels, one load for each pixel). Channels first planes lie evenly, as
 // the channels of one image, unless they are those of Images.
 //
-// Rows that threads take whole lie in a line of the first cache each, which a warp then looks up one after
-// the other. Where that would take longer than memory does, `rows_staged` copies small adjoining planes to
-// shared memory first.
+// The rows that the threads of a warp take whole lie in up to 32 lines of the first cache, which looks up two
+// in a cycle. Where that would take longer than all else, `rows_staged` copies small adjoining planes to shared
+// memory first.
 //
 // Taps of a Dilated kernel lie apart: a thread reads their lines, and packed all pixels between them, and
 // neighbours share no merges.
@@ -198,9 +198,12 @@ struct Block {
     }
     // Pinned, where it is known to be in shared memory still.
     __device__ static const T* kept(const T* from) {
-        if constexpr (!Staged) return pinned(from);
-        const int offset = static_cast<int>(reinterpret_cast<const unsigned char*>(from) - shared);
-        return reinterpret_cast<const T*>(shared + pinned(offset));
+        if constexpr (Staged) {
+            const auto offset = reinterpret_cast<const unsigned char*>(from) - shared;
+            return reinterpret_cast<const T*>(shared + pinned(static_cast<int>(offset)));
+        } else {
+            return pinned(from);
+        }
     }
 
     __device__ const Axis<int>& inner() const { return w.axis[Axes - 1]; }

@@ -9,11 +9,10 @@ extern __shared__ __align__(128) unsigned char shared[];
 __device__ inline int spread(int vector) { return vector ^ ((vector >> 3 ^ vector >> 6) & 7); }
 
 // Copies the planes of a block's outputs, which adjoin, by vectors. Of a whole block each thread copies Each,
-// so many of them in flight: MOST_FLIGHT in gpupool/planner/plane.py, and some one more; only others end
-// within a vector.
+// up to `flight` of them on the way at once, and some one more; only others end within a vector.
 template <class T, int Threads, int Each, bool Spread>
 __device__ inline void stage(const T* from, T* to, unsigned elements, bool whole) {
-    constexpr int width = 16 / sizeof(T), flight = 4, turns = (Each + flight - 1) / flight;
+    constexpr int width = 16 / sizeof(T), flight = 4, turns = most((Each + flight - 1) / flight, 1);
     static_assert(Threads >= width, "one for each element behind the last vector");
     const int vectors = elements / width;
     auto load = [&](int i) { return __ldg(reinterpret_cast<const uint4*>(from) + i); };

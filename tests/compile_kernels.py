@@ -183,7 +183,7 @@ odd rows it reads the elements one by one."""
 STRIPS = ((13, 1), (15, 2), (63, 1))
 """Windows and strides of strips.cu, the last of more rows than it keeps at once."""
 
-STAGED = (((3, 3), 2, 1, 14), ((13, 13), 1, 6, 20), ((3, 3, 3), 1, 1, 14))
+STAGED = (((3, 3), 2, 1, 7), ((3, 3), 2, 1, 14), ((13, 13), 1, 6, 20), ((3, 3, 3), 1, 1, 14))
 """Windows, strides, pads and sizes of small planes, of which rows.cu takes whole rows."""
 
 MANY = 2**15

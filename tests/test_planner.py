@@ -13,6 +13,7 @@ from itertools import product
 from math import gcd, prod
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -37,6 +38,7 @@ from gpupool.planner import (
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import FILL, SHARED_BYTES, WARP
 from gpupool.planner.parameters import PAIRED_TAPS, divisor
+from gpupool.planner.rows import STAGED_BYTES
 from gpupool.planner.separable import CHUNK, PITCH, SECTOR_BYTES
 from gpupool.planner.specialised import MAX_STRIDE, SPECIALISED_TAPS
 from gpupool.planner.tile import Tile, positions
@@ -277,27 +279,56 @@ def test_rows_of_small_planes_are_staged_where_their_lines_take_longer_than_memo
     assert launch.shared % 16 == 0
     assert each == launch.shared // 16 // threads
     assert WARP <= threads <= THREADS
-    few = dataclasses.replace(problem, shape=(1, 16, *spatial))
+    assert threads > 0.95 * WARP * -(-threads // WARP)
+    assert launch.shared <= STAGED_BYTES * threads
+    few = dataclasses.replace(problem, shape=(1, 512, *spatial))
     images, channels, *steps = contiguous(problem.shape)
     apart = 2 * images, 2 * channels, *steps
+    flipped = images, channels, -steps[0], *steps[1:]
+    columns_first = images, channels, *reversed(steps)
     for other in (
         plan(few),
         plan(problem, alignment=problem.dtype.itemsize),
-        plan(problem, strides=apart),
+        *(plan(problem, strides=steps) for steps in (apart, flipped, columns_first)),
     ):
-        assert other.launches[0].kernel in ("rows", "separable_vectors")
+        assert other.launches[0].kernel != "rows_staged"
     monkeypatch.setattr("gpupool.planner.rows.LOOKUP", 1)
     plan.cache_clear()
     assert [launch.kernel for launch in plan(problem).launches] == ["rows"]
     plan.cache_clear()
 
 
-def test_rows_that_would_meet_in_a_bank_are_not_staged() -> None:
-    """Those of 64 bytes take sixteen turns for each load, those of 56 bytes two."""
-    window = {"kernel_shape": 3, "pads": 1}
-    for dtype, size, expected in (("float64", 8, "rows"), ("float64", 7, "rows_staged")):
-        (launch,) = plan(resolve("max", (64, 512, *[size] * 3), dtype, **window)).launches
-        assert launch.kernel == expected
+def test_rows_of_staged_planes_past_the_cap_come_from_memory() -> None:
+    """If their tile is compiled, as for some other number of rows; else another kernel serves."""
+    small, other = (
+        resolve("max", (64, 512, rows, 20), "float16", kernel_shape=13, pads=6) for rows in (20, 4)
+    )
+    with patch.object(specialised, "admitted", Counter()):
+        with emulator.constants(SPECIALISATIONS=1, BLOCKS=10**6):
+            (alone,) = plan(small, kernel="rows").launches
+        with emulator.constants(SPECIALISATIONS=1):
+            (refused,) = plan(small, kernel="rows").launches
+            (none,) = plan(other, kernel="rows").launches
+    assert (alone.kernel, refused.kernel, none.kernel) == ("rows", "rows", "window")
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype", "spatial", "window", "kernel"),
+    [
+        ("max", "float64", (7, 7, 7), {"kernel_shape": 3, "pads": 1}, "rows_staged"),
+        # Rows of 64 bytes take sixteen turns for each load, those of 56 bytes two.
+        ("max", "float64", (8, 8, 8), {"kernel_shape": 3, "pads": 1}, "rows"),
+        # Few threads would have much shared memory.
+        ("max", "int8", (14, 14, 14), {"kernel_shape": 2, "strides": 3}, "rows"),
+        # Instructions take longer.
+        ("average", "int8", (7, 7), {"kernel_shape": 7, "pads": 3}, "rows"),
+    ],
+)
+def test_rows_that_gain_nothing_by_it_are_not_staged(
+    op: str, dtype: str, spatial: tuple[int, ...], window: dict[str, Any], kernel: str
+) -> None:
+    (launch,) = plan(resolve(op, (64, 512, *spatial), dtype, **window)).launches
+    assert launch.kernel == kernel
 
 
 def test_a_workspace_is_there_where_a_launch_uses_one() -> None:

@@ -170,7 +170,7 @@ def _sliding_cost(problem: PoolProblem, geometry: Geometry, tile: Tile | None) -
 def _sliding_launch(
     problem: PoolProblem, geometry: Geometry, alignment: int, tile: Tile | None, kernel: str
 ) -> Launch:
-    """Choose among rows.cu and the two tiers of window.cu: the fewest instructions.
+    """Choose among rows.cu and the two tiers of window.cu: the shortest time.
 
     Tiles are of a size, and a process that meets many sizes may spend them all. For one that may
     not be compiled any more there is window.cu's kernel of the window, which serves any size.

@@ -38,8 +38,8 @@ STAGED_TAPS = 16
 """Planes from this many elements are worth a copy to shared memory."""
 
 MOST_FLIGHT = 4
-"""Vectors that a thread has in flight to shared memory, ``flight`` in kernels/plane.cu, besides one
-that only some have."""
+"""Vectors that a thread has in flight to shared memory, ``flight`` in kernels/staged.cuh, besides
+one that only some have."""
 
 LONG_SUM = 4096
 """Sums from this many taps are always shared: one thread's would lose accuracy."""

@@ -182,9 +182,9 @@ def _lanes(problem: PoolProblem) -> tuple[tuple[int, bool], ...]:
 def staged_planes(problem: PoolProblem, geometry: Geometry, alignment: int, tile: Tile) -> int:
     """Return how many planes a block should copy to shared memory, or 0.
 
-    Whole rows of narrow planes lie in as many lines as a warp has threads. To look these up may
-    take longer than all else, the turns of shared memory among it: rows there may meet in a bank.
-    Blocks are of whole warps as far as may be, and are many.
+    Whole rows of narrow planes lie in up to as many lines as a warp has threads. To look these up
+    may take longer than all else, the turns of shared memory among it, where rows may meet in a
+    bank. Blocks are of whole warps as far as may be, and are many.
     """
     if not _adjoin(geometry) or not tile.row or alignment < VECTOR_BYTES:
         return 0
