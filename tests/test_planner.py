@@ -266,7 +266,7 @@ def test_threads_of_few_staged_planes_have_all_their_vectors_on_the_way_at_once(
     ],
 )
 def test_rows_of_small_planes_are_staged_where_their_lines_take_longer_than_memory(
-    dtype: str, spatial: tuple[int, ...], window: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    dtype: str, spatial: tuple[int, ...], window: dict[str, Any]
 ) -> None:
     """Only where they lie one behind the other, on whole vectors, and outputs fill the card."""
     problem = resolve("max", (64, 512, *spatial), dtype, **window)
@@ -289,13 +289,11 @@ def test_rows_of_small_planes_are_staged_where_their_lines_take_longer_than_memo
     for other in (
         plan(few),
         plan(problem, alignment=problem.dtype.itemsize),
-        *(plan(problem, strides=steps) for steps in (apart, flipped, columns_first)),
+        *(plan(problem, strides=strides) for strides in (apart, flipped, columns_first)),
     ):
         assert other.launches[0].kernel != "rows_staged"
-    monkeypatch.setattr("gpupool.planner.rows.LOOKUP", 1)
-    plan.cache_clear()
-    assert [launch.kernel for launch in plan(problem).launches] == ["rows"]
-    plan.cache_clear()
+    with emulator.constants(LOOKUP=1):
+        assert [launch.kernel for launch in plan(problem).launches] == ["rows"]
 
 
 def test_rows_of_staged_planes_past_the_cap_come_from_memory() -> None:
