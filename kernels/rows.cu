@@ -49,6 +49,27 @@ template <class T, class Code, class Index> struct InOrder<ArgMax<T, Code, Index
     using Type = FirstMax<T, Code, Index>;
 };
 
+// What so many neighbouring windows are, in each of which the last one begins: the taps of the first one are
+// merged from its end back to where each begins, and those behind it from there on, once for all. Taps are
+// tap(i), results go to put(window, result). Loops have constant ends: others cost the compiler more time.
+template <int Kernel, int Stride, int Windows, class Op, class Tap, class Put>
+__device__ inline void merge_windows(const Op& op, Tap tap, Put put) {
+    constexpr int behind = (Windows - 1) * Stride;
+    typename Op::Accumulator from[Kernel], up_to[behind + 1];
+    from[Kernel - 1] = tap(Kernel - 1);
+#pragma unroll
+    for (int i = Kernel - 2; i >= 0; --i) from[i] = op.merge(tap(i), from[i + 1]);
+    put(0, from[0]);
+    if constexpr (behind > 0) {
+        up_to[1] = tap(Kernel);
+#pragma unroll
+        for (int i = 1; i < behind; ++i) up_to[i + 1] = op.merge(up_to[i], tap(Kernel + i));
+#pragma unroll
+        for (int window = 1; window < Windows; ++window)
+            put(window, op.merge(from[window * Stride], up_to[window * Stride]));
+    }
+}
+
 template <class Op, class Kernel, class Stride, int Pad, int Row, Where Over, Where Partial,
           int Outputs, int Height, int Lanes, bool Packed, bool Images, int Load, int Store, bool Staged>
 struct Block {
@@ -72,11 +93,15 @@ struct Block {
     static_assert(Pad >= 0, "windows begin in the first pixel or before it");
     static_assert(D == 1 || !Row, "a whole row has the taps of a window side by side");
 
-    // Whether one of so many neighbouring windows has a tap there, from where the first one begins.
+    // Whether a window has a tap there, from where it begins, and whether one of many neighbours has, from
+    // where the first one begins.
+    __host__ __device__ static constexpr bool tapped(int place, int kernel, int dilation) {
+        return place >= 0 && place % dilation == 0 && place / dilation < kernel;
+    }
     __host__ __device__ static constexpr bool tapped(int place, int windows, int kernel, int stride,
                                                      int dilation) {
         for (int i = 0; i < windows; ++i, place -= stride)
-            if (place >= 0 && place % dilation == 0 && place / dilation < kernel) return true;
+            if (tapped(place, kernel, dilation)) return true;
         return false;
     }
     __host__ __device__ static constexpr bool pixel_tapped(int pixel) {
@@ -170,13 +195,14 @@ struct Block {
     const Rows& grid;
     const Op op;
     const Merged merged;
-    const T* x;  // the body's first element in the first row of the plane
+    using From = typename Either<Staged, Shared<T>, const T*>::Type;
+    From x;  // the body's first element in the first row of the plane
     int vector = 0, group, row_group = 0, slice = 0, plane;
     long long numbered = 0;  // the first number of the plane, of Indices
 
     // `input` is plane `first` of x.
-    __device__ Block(const Window<Axes, int>& window, const Rows& rows, const T* input, int n, int first)
-        : w(window), grid(rows), op(window.norm), merged(window.norm) {
+    __device__ Block(const Window<Axes, int>& window, const Rows& rows, From input, int n, int first)
+        : w(window), grid(rows), op(window.norm), merged(window.norm), x(input) {
         if constexpr (!Packed) vector = split(n, grid.vectors);
         group = Row ? 0 : split(n, grid.groups);
         if constexpr (Axes > 1) row_group = split(n, grid.row_groups);
@@ -194,16 +220,7 @@ struct Block {
         }
         offset += Packed ? group * Outputs * S * Lanes
                          : vector * Lanes + first_pixel() * grid.pixel_step;
-        x = kept(input + offset);
-    }
-    // Pinned, where it is known to be in shared memory still.
-    __device__ static const T* kept(const T* from) {
-        if constexpr (Staged) {
-            const auto offset = reinterpret_cast<const unsigned char*>(from) - shared;
-            return reinterpret_cast<const T*>(shared + pinned(static_cast<int>(offset)));
-        } else {
-            return pinned(from);
-        }
+        x = pinned(x + offset);
     }
 
     __device__ const Axis<int>& inner() const { return w.axis[Axes - 1]; }
@@ -234,7 +251,7 @@ struct Block {
 
     // Where a row is read: its body, and the halos that are not beside it where they are clamped.
     struct Parts {
-        const T *body, *left, *right;
+        From body, left, right;
 
         __device__ Parts at(int offset) const { return {body + offset, left + offset, right + offset}; }
     };
@@ -253,7 +270,7 @@ struct Block {
     // Reads Count elements from element `first` of a line on, so many of which are the line's, or padding
     // where they are not `readable`. Words that are cells in place: a copy costs the compiler more time.
     template <int Count>
-    __device__ void load_part(Line& line, int first, const T* from, bool readable, int elements) const {
+    __device__ void load_part(Line& line, int first, From from, bool readable, int elements) const {
         constexpr int bytes = Count * sizeof(T);
         if constexpr (pairs && sizeof(T) == 2 && (Count < Load || Line::body % Load == 0)) {
             read<bytes>(from, readable, line.cell + Line::place(first));
@@ -263,13 +280,13 @@ struct Block {
             line.set(merged, first, words.element, elements);
         }
     }
-    template <int Bytes> __device__ void read(const T* from, bool readable, unsigned* word) const {
+    template <int Bytes> __device__ void read(From from, bool readable, unsigned* word) const {
         if constexpr (Staged) read_staged<Bytes>(from, readable, word);
         else if constexpr (complete) load_words<Bytes>(from, word);
         else load_words_or<Bytes>(merged.padding(), readable, from, word);
     }
 
-    template <int Bytes> __device__ void read_staged(const T* from, bool readable, unsigned* word) const {
+    template <int Bytes> __device__ void read_staged(From from, bool readable, unsigned* word) const {
         load_shared<Bytes>(from, word);
         if constexpr (!complete) {
 #pragma unroll
@@ -280,7 +297,7 @@ struct Block {
 
     // Elements First .. First + Size of a line, the first of which is pixel `pixel` of the body.
     template <int First, int Size>
-    __device__ void load_halo(Line& line, const T* from, bool readable, int pixel) const {
+    __device__ void load_halo(Line& line, From from, bool readable, int pixel) const {
         if constexpr (Size > 0) {
             constexpr int width = unit(Size);
 #pragma unroll
@@ -293,7 +310,7 @@ struct Block {
     }
 
     __device__ void load_line(Line& line, const Parts& parts, bool readable) const {
-        const T* from = parts.body;
+        From from = parts.body;
         if constexpr (Packed) {
             load_halo<0, Line::left>(line, clamps ? parts.left : from - Line::left, readable, -Left);
             int beyond = (size() - group * Outputs * S) * Lanes;
@@ -352,7 +369,7 @@ struct Block {
         Layer layers[Depth];
         int row = first_row();
         // Pinned: all addresses would be made anew. Of three axes ptxas spills for it on some cards.
-        auto next = [](const T* body) { return Axes < 3 ? kept(body) : body; };
+        auto next = [](From body) { return Axes < 3 ? pinned(body) : body; };
         if constexpr (steps && !near_rows) from.body = next(from.body + row * row_step());
 #pragma unroll
         for (int i = 0; i < Depth; ++i, ++row) {
@@ -404,7 +421,7 @@ struct Block {
 #pragma unroll
         for (int r = 0; r < Height; ++r) {
             const int tap = i - r * SR;
-            if (!tapped(tap, 1, KR, SR, DR)) continue;
+            if (!tapped(tap, KR, DR)) continue;
 #pragma unroll
             for (int c = 0; c < Layer::cells; ++c) {
                 auto& cell = columns.row[r].cell[c];
@@ -418,35 +435,12 @@ struct Block {
         for (int r = 0; r < last; r += Together) merge_rows<Together>(layers + r * SR, columns.row + r);
         if constexpr (rest > 0) merge_rows<rest>(layers + last * SR, columns.row + last);
     }
-    // So many neighbours: each has the lines above the next one's, then all below them down to the end
-    // of the first window; what lies behind that is merged once for all. Cell by cell and with their
-    // number known, so that loops have constant ends: others cost the compiler more time.
     template <int Many> __device__ void merge_rows(const Layer* layers, Layer* row) const {
 #pragma unroll
-        for (int c = 0; c < Layer::cells; ++c) {
-            auto line = [&](int i) { return layers[i].cell[c]; };
-            auto sum = line((Many - 1) * SR);
-#pragma unroll
-            for (int i = (Many - 1) * SR + 1; i < KR; ++i) sum = merged.merge(sum, line(i));
-            row[Many - 1].cell[c] = sum;
-#pragma unroll
-            for (int r = Many - 2; r >= 0; --r) {
-                auto above = line(r * SR);
-#pragma unroll
-                for (int i = 1; i < SR; ++i) above = merged.merge(above, line(r * SR + i));
-                row[r].cell[c] = sum = merged.merge(above, sum);
-            }
-            if constexpr (Many > 1) {
-                auto behind = line(KR);
-#pragma unroll
-                for (int r = 1; r < Many; ++r) {
-#pragma unroll
-                    for (int i = r == 1 ? 1 : 0; i < SR; ++i)
-                        behind = merged.merge(behind, line(KR + (r - 1) * SR + i));
-                    row[r].cell[c] = merged.merge(row[r].cell[c], behind);
-                }
-            }
-        }
+        for (int c = 0; c < Layer::cells; ++c)
+            merge_windows<KR, SR, Many>(
+                merged, [&](int i) { return layers[i].cell[c]; },
+                [&](int r, const typename Merged::Accumulator& a) { row[r].cell[c] = a; });
     }
 
     // From x to the first element of a column of the input.
@@ -561,8 +555,9 @@ struct Block {
         unsigned from[Span];  // pixels i and i + 1
     };
     __device__ void pair_up(const Line& columns, Pairs& pixels) const {
+        constexpr int first = Row ? most(Pad - 1, 0) : 0, end = Row ? Pad + Body : Span;
 #pragma unroll
-        for (int i = 0; i < Span; ++i)
+        for (int i = first; i < end; ++i)
             pixels.from[i] = columns.pair(pixel_near(i), pixel_near(least(i + 1, Span - 1)));
     }
     __device__ unsigned reduce_pair(const Pairs& pixels, int b) const {
@@ -704,25 +699,14 @@ struct Block {
             if constexpr (rest > 0) reduce_together<rest>(columns, sums, Outputs - rest);
         }
     }
-    // So many neighbours, as merge_rows takes them.
     template <int Many>
     __device__ void reduce_together(const Line& columns, Sums& sums, int first) const {
 #pragma unroll
         for (int lane = 0; lane < Lanes; ++lane) {
-            const int b = first * Lanes + lane;
-            Accumulator* a = sums.cell + b;
-            Accumulator sum = reduce(columns, b, (Many - 1) * S, K - 1);
-            a[(Many - 1) * Lanes] = sum;
-#pragma unroll
-            for (int i = Many - 2; i >= 0; --i)
-                a[i * Lanes] = sum = op.merge(reduce(columns, b, i * S, i * S + S - 1), sum);
-            Accumulator behind = sum;
-#pragma unroll
-            for (int i = 1; i < Many; ++i) {
-                const Accumulator next = reduce(columns, b, K + (i - 1) * S, K + i * S - 1);
-                behind = i == 1 ? next : op.merge(behind, next);
-                a[i * Lanes] = op.merge(a[i * Lanes], behind);
-            }
+            const int b = first * Lanes + lane, from = pixel(b, 0) * Lanes + lane;
+            merge_windows<K, S, Many>(
+                op, [&](int i) { return columns.cell[from + i * Lanes]; },
+                [&](int i, const Accumulator& a) { sums.cell[b + i * Lanes] = a; });
         }
     }
 
@@ -861,9 +845,9 @@ rows(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ 
 }
 
 // Rows that one thread takes whole, of so many small adjoining planes that a block copies to shared
-// memory, by Each vectors or one more of each thread.
+// memory, by Each vectors or one more of each thread. Whole: all blocks are.
 template <class Op, class Kernel, class Stride, int Pad, int Row, Where Over, Where Partial,
-          int Outputs, int Height, int Load, int Store, int Planes, int Threads, int Each>
+          int Outputs, int Height, int Load, int Store, int Planes, int Threads, int Each, bool Whole>
 __global__ void __launch_bounds__(256, least_blocks<Op, Kernel>())
 rows_staged(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
             typename Op::Index* __restrict__ indices, const __grid_constant__ Rows grid,
@@ -875,8 +859,8 @@ rows_staged(const typename Op::Element* __restrict__ x, typename Op::Out* __rest
     T* planes = reinterpret_cast<T*>(shared);
     const int first = blockIdx.x * Planes, size = static_cast<int>(w.channel_step);
     const int n = blockIdx.x * Threads + threadIdx.x;
-    const int here = least<int>(w.channels.divisor - first, Planes);
+    const int here = Whole ? Planes : least<int>(w.channels.divisor - first, Planes);
     stage<T, Threads, Each, false>(x + static_cast<long long>(first) * size, planes, here * size,
                                    here == Planes);
-    if (n < grid.threads) write_tile(Tile(w, grid, planes, n, first), y, indices);
+    if (n < grid.threads) write_tile(Tile(w, grid, Shared<T>(planes), n, first), y, indices);
 }

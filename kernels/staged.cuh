@@ -49,3 +49,50 @@ template <int Bytes> __device__ inline void load_shared(const void* from, unsign
     else if constexpr (Bytes == 2) word[0] = *static_cast<const unsigned short*>(from);
     else memcpy(word, __builtin_assume_aligned(from, least(Bytes, 16)), Bytes);
 }
+
+// An element in shared memory, by its address there: one of 32 bits, and of a pointer the compiler would have
+// to find out anew for each load which memory it is to.
+template <class T> struct Shared {
+    int address;
+
+#ifdef __CUDA_ARCH__
+    __device__ explicit Shared(const T* p) : address(static_cast<int>(__cvta_generic_to_shared(p))) {}
+    __device__ const T* pointer() const {
+        return static_cast<const T*>(__cvta_shared_to_generic(static_cast<unsigned>(address)));
+    }
+#else
+    __device__ explicit Shared(const T* p)
+        : address(static_cast<int>(reinterpret_cast<const unsigned char*>(p) - shared)) {}
+    __device__ const T* pointer() const { return reinterpret_cast<const T*>(shared + address); }
+#endif
+    __device__ Shared operator+(int elements) const {
+        Shared other = *this;
+        other.address += elements * static_cast<int>(sizeof(T));
+        return other;
+    }
+    __device__ Shared operator-(int elements) const { return *this + -elements; }
+    __device__ T operator[](int i) const { return *(*this + i).pointer(); }
+};
+template <class T> __device__ inline Shared<T> pinned(Shared<T> from) {
+    from.address = pinned(from.address);
+    return from;
+}
+
+// Volatile: no barrier is passed.
+template <int Bytes, class T> __device__ inline void load_shared(const Shared<T>& from, unsigned* word) {
+#ifdef __CUDA_ARCH__
+    if constexpr (Bytes == 4) {
+        asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word[0]) : "r"(from.address));
+    } else if constexpr (Bytes == 8) {
+        asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
+                     : "=r"(word[0]), "=r"(word[1]) : "r"(from.address));
+    } else if constexpr (Bytes > 8) {
+#pragma unroll
+        for (int i = 0; i < Bytes / 4; i += 4)
+            asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                         : "=r"(word[i]), "=r"(word[i + 1]), "=r"(word[i + 2]), "=r"(word[i + 3])
+                         : "r"(from.address + 4 * i));
+    } else
+#endif
+        load_shared<Bytes>(from.pointer(), word);
+}

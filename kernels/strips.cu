@@ -91,7 +91,7 @@ template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, in
     };
     // A row of them as it lies in memory, and that of their twins.
     struct Row {
-        unsigned own[words], twin[words];
+        unsigned own[words], twin[twins ? words : 1];
     };
 
     const Window<2, int>& w;

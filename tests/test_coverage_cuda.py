@@ -62,6 +62,8 @@ REACHED_BY = {
     "square_root": test_gpu.test_every_combination_equals_the_oracle,
     "rough_square_root": test_gpu.test_every_combination_equals_the_oracle,
     "load_words_or": test_gpu.test_every_combination_equals_the_oracle,
+    "load_shared": test_gpu.test_rows_of_staged_planes,
+    "pointer": test_gpu.test_rows_of_staged_planes,
     "displaces": test_gpu.test_maxima_of_subnormals_are_bit_exact,
     "maximum_of_pairs": test_gpu.test_maxima_of_subnormals_are_bit_exact,
     "negative": test_gpu.test_means_and_norms_of_subnormals,

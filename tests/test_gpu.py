@@ -29,10 +29,12 @@ from tests.test_kernels import (
     KERNELS,
     LARGE,
     NO_CAP,
+    STAGED_ROWS,
     dtypes_of,
     kernels_of,
     large,
     norms_of_nothing_and_of_too_much,
+    staged_rows,
     sums_of_every_magnitude,
 )
 from tests.test_oracle import assert_right
@@ -117,6 +119,13 @@ def test_large_windows(gpu, name, last):
                     assert_bitwise(one, right)
             else:
                 assert_right(case, results)
+
+
+@pytest.mark.parametrize(("function", "dtype"), STAGED_ROWS)
+def test_rows_of_staged_planes(gpu, function, dtype):
+    for configuration in staged_rows(function, dtype):
+        with by(configuration.kernel):
+            assert_right(configuration.case, configuration.case.run(gpu))
 
 
 def test_positions_beyond_32_bits(cupy):

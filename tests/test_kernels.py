@@ -666,15 +666,14 @@ def test_maxima_over_the_ends_of_rows_that_vectors_divide(dtype):
         assert_configuration_right(configuration)
 
 
-@pytest.mark.parametrize(
-    ("function", "dtype"),
-    [
-        (function, dtype.name)
-        for function, dtype in product(("max_pool", "average_pool", "lp_pool"), DTYPES)
-        if dtype.is_float or function != "lp_pool"
-    ],
-)
-def test_rows_of_staged_planes_equal_the_oracle(function, dtype):
+STAGED_ROWS = [
+    (function, dtype.name)
+    for function, dtype in product(("max_pool", "average_pool", "lp_pool"), DTYPES)
+    if dtype.is_float or function != "lp_pool"
+]
+
+
+def staged_rows(function: str, dtype: str) -> list[Configuration]:
     """Whole blocks and others, volumes, windows over every edge, taps whose rows lie apart."""
     found = []
     window = {"kernel_shape": 3, "pads": 1}
@@ -695,8 +694,17 @@ def test_rows_of_staged_planes_equal_the_oracle(function, dtype):
         if function == "average_pool":
             padded = Case(function, (x,), arguments | {"count_include_pad": True})
             found.append(Configuration(padded, "staged rows"))
+    return found
+
+
+@pytest.mark.parametrize(("function", "dtype"), STAGED_ROWS)
+def test_rows_of_staged_planes_equal_the_oracle(function, dtype):
+    found = staged_rows(function, dtype)
     launches = compile_ahead(found, build="checked")
     assert sum(launch.kernel == "rows_staged" for launch in launches) > 0.7 * len(found), launches
+    assert {launch.template[-1] for launch in launches if launch.kernel == "rows_staged"} == {
+        "false", "true"
+    }  # fmt: skip
     for configuration in found:
         assert_configuration_right(configuration, build="checked")
 

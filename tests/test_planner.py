@@ -272,12 +272,13 @@ def test_rows_of_small_planes_are_staged_where_their_lines_take_longer_than_memo
     problem = resolve("max", (64, 512, *spatial), dtype, **window)
     size = prod(spatial)
     (launch,) = plan(problem).launches
-    *_, planes, threads, each = map(int, launch.template[-3:])
+    planes, threads, each = map(int, launch.template[-4:-1])
     assert (launch.kernel, launch.block) == ("rows_staged", threads)
     assert launch.grid == (-(-64 * 512 // planes), 1)
     assert launch.shared == planes * size * problem.dtype.itemsize <= SHARED_BYTES
     assert launch.shared % 16 == 0
     assert each == launch.shared // 16 // threads
+    assert launch.template[-1] == ("true" if 64 * 512 % planes == 0 else "false")
     assert WARP <= threads <= THREADS
     assert threads > 0.95 * WARP * -(-threads // WARP)
     assert launch.shared <= STAGED_BYTES * threads

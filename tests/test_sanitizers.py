@@ -396,7 +396,8 @@ BUGS = {
         lowest_maxima_of_dilated_windows, "rows",
     ),
     "a later one of equal taps down the columns": Planted(
-        "rows.cu", "merge(row[r].cell[c], behind)", "merge(behind, row[r].cell[c])", None,
+        "rows.cu", "op.merge(from[window * Stride], up_to[window * Stride])",
+        "op.merge(up_to[window * Stride], from[window * Stride])", None,
         equal_maxima, "large tiles",
     ),
     "columns of strips past the row": Planted(

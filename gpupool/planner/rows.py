@@ -285,8 +285,10 @@ def staged_launch(
     *shared_by_both, _, _, _, load, store = alone.template
     threads = tile.threads(geometry) // geometry.planes * planes
     staged = planes * geometry.channels.step * problem.dtype.itemsize
-    each = staged // (threads * VECTOR_BYTES)
-    template = (*shared_by_both, load, store, str(planes), str(threads), str(each))
+    each, whole = staged // (threads * VECTOR_BYTES), geometry.planes % planes == 0
+    template = (
+        *shared_by_both, load, store, str(planes), str(threads), str(each), boolean(whole)
+    )  # fmt: skip
     grid = (-(-geometry.planes // planes), 1)
     return replace(
         alone, kernel="rows_staged", template=template, grid=grid, shared=staged, block=threads
