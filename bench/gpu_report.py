@@ -49,8 +49,19 @@ SMALL = (
     {"id": "S6", "op": "lp", "dtype": "float32", "shape": [1, 2, 30, 30], "kernel": 13, "pads": 6},
     {"id": "S7", "op": "max", "dtype": "float16", "layout": "NCDHW", "shape": [1, 2, 8, 14, 14],
      "kernel": 3, "strides": 2, "pads": 1},
+    {"id": "S8", "op": "max", "dtype": "float16", "shape": [64, 512, 7, 7], "kernel": 3, "pads": 1},
+    {"id": "S9", "op": "average", "dtype": "float32", "shape": [1, 16, 256, 256], "kernel": 7,
+     "pads": 3},
+    {"id": "S10", "op": "max", "dtype": "float32", "shape": [1, 4, 300, 300], "kernel": 15,
+     "pads": 7},
+    {"id": "S11", "op": "max", "dtype": "float32", "shape": [16, 64, 33, 33], "kernel": 9,
+     "pads": 4, "flags": ["indices"]},
+    {"id": "S12", "op": "global-average", "dtype": "float32", "layout": "NHWC",
+     "shape": [2, 20, 20, 64]},
+    {"id": "S13", "op": "global-average", "dtype": "float32", "layout": "NHWC",
+     "shape": [1, 300, 300, 16]},
 )  # fmt: skip
-"""Cases that a sanitizer gets through in seconds, one for each kind of kernel."""
+"""Cases that a sanitizer gets through in seconds: every kernel that pools by windows."""
 
 FIRST_CALLS = """
 import json, time, cupy, gpupool

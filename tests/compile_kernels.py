@@ -53,6 +53,12 @@ SLACK = 8
 """Registers that another version of the compiler may take more than the one of the baseline."""
 
 
+def entries() -> dict[str, list[str]]:
+    """Return the names of the kernels of every file."""
+    entry = re.compile(r"^__global__ void(?: __launch_bounds__\(.*\))?\s+(\w+)\(", re.MULTILINE)
+    return {path.name: entry.findall(path.read_text()) for path in jit.kernel_folder().glob("*.cu")}
+
+
 # The bounded family of problems
 
 

@@ -47,6 +47,7 @@ from gpupool.planner.geometry import Geometry
 from gpupool.planner.tile_cost import Estimate
 from gpupool.problem import contiguous, resolve
 from tests import emulator
+from tests.compile_kernels import entries
 from tests.covering import covering
 
 pytestmark = pytest.mark.no_cover
@@ -1648,6 +1649,14 @@ def test_results_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
 # The report and the README
 
 
+def test_a_sanitizer_sees_every_kernel_that_pools_by_windows() -> None:
+    cases = [Case.from_json(fields) for fields in gpu_report.SMALL]
+    launches = [launch for case in cases for launch in planner.plan(case.problem).launches]
+    others = {"preprocess.cu", "roi.cu", "unpool.cu"}
+    names = chain.from_iterable(of for file, of in entries().items() if file not in others)
+    assert {launch.kernel for launch in launches} == set(names)
+
+
 def test_a_part_that_fails_or_hangs_loses_nothing() -> None:
     python = sys.executable
     good = gpu_report.Part("good", [python, "-c", "print('{\"first\": 1.5}')"], 20,
@@ -1701,7 +1710,7 @@ def test_the_parts_of_the_report_are_commands_of_this_checkout(tmp_path: Path) -
     ) == "1"  # none is skipped for lack of it
     assert gpu_report.SECONDS < 600
     assert sum(part.limit for part in parts[:-1]) < gpu_report.SECONDS - 120
-    assert {case.id for case in load(tmp_path / "small.json")} == {f"S{i}" for i in range(1, 8)}
+    assert {case.id for case in load(tmp_path / "small.json")} == {f"S{i}" for i in range(1, 14)}
     done = subprocess.run(
         [sys.executable, "-m", "bench.gpu_report", "--help"],
         cwd=gpu_report.ROOT, capture_output=True, text=True, check=True,

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import random
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 import numpy as np
 import pytest
 
-from gpupool import jit, planner, verify
+from gpupool import planner, verify
 from gpupool.errors import GpupoolError
 from gpupool.planner import plan, specialised
 from gpupool.problem import resolve
@@ -27,6 +26,7 @@ from tests.compile_kernels import (
     Kernel,
     compile_all,
     complaints,
+    entries,
     every_architecture,
     generic_kernels,
     jobs,
@@ -75,11 +75,8 @@ def test_the_generic_tier_compiles_within_the_baseline() -> None:
 
 def test_one_of_each_kernel_and_dtype_compiles_for_every_architecture() -> None:
     chosen = representatives()
-    text = "".join(path.read_text() for path in jit.kernel_folder().glob("*.cu"))
-    entries = set(
-        re.findall(r"^__global__ void __launch_bounds__\(.*\)\n(\w+)\(", text, re.MULTILINE)
-    )
-    assert {kernel.expression.partition("<")[0] for kernel in chosen} == entries
+    names = set(chain.from_iterable(entries().values()))
+    assert {kernel.expression.partition("<")[0] for kernel in chosen} == names
     table = compile_all(every_architecture(chosen))
     assert all(list(columns) == [str(a) for a in ARCHITECTURES] for columns in table.values())
     assert not complaints(table)
