@@ -11,7 +11,8 @@
 //
 // The rows that the threads of a warp take whole lie in up to 32 lines of the first cache, which looks up two
 // in a cycle. Where that would take longer than all else, `rows_staged` copies small adjoining planes to shared
-// memory first.
+// memory first. Odd rows of narrow elements, which memory gives one by one, are read from there by words, and
+// their results leave from there by vectors.
 //
 // Taps of a Dilated kernel lie apart: a thread reads their lines, and packed all pixels between them, and
 // neighbours share no merges.
@@ -197,17 +198,18 @@ struct Block {
     const Merged merged;
     using From = typename Either<Staged, Shared<T>, const T*>::Type;
     From x;  // the body's first element in the first row of the plane
-    int vector = 0, group, row_group = 0, slice = 0, plane;
+    int vector = 0, group, row_group = 0, slice = 0, plane;  // of the results
     long long numbered = 0;  // the first number of the plane, of Indices
 
-    // `input` is plane `first` of x.
-    __device__ Block(const Window<Axes, int>& window, const Rows& rows, From input, int n, int first)
+    // `input` begins with plane `first`, the results with plane `first_result`.
+    __device__ Block(const Window<Axes, int>& window, const Rows& rows, From input, int n, int first,
+                     int first_result)
         : w(window), grid(rows), op(window.norm), merged(window.norm), x(input) {
         if constexpr (!Packed) vector = split(n, grid.vectors);
         group = Row ? 0 : split(n, grid.groups);
         if constexpr (Axes > 1) row_group = split(n, grid.row_groups);
         if constexpr (Axes > 2) slice = split(n, w.axis[0].out);
-        plane = n;
+        plane = n - first_result;
         long long offset = 0;
         if constexpr (Packed && Lanes == 1) {
             unsigned channel = Images ? split(n, w.channels) : n;
@@ -286,11 +288,15 @@ struct Block {
         else load_words_or<Bytes>(merged.padding(), readable, from, word);
     }
 
+    // A row that begins anywhere is read as a whole.
+    static constexpr bool anywhere_in_shared = Staged && Load > Row;
     template <int Bytes> __device__ void read_staged(From from, bool readable, unsigned* word) const {
-        load_shared<Bytes>(from, word);
+        constexpr int bytes = anywhere_in_shared ? Row * sizeof(T) : Bytes;
+        if constexpr (anywhere_in_shared) load_anywhere<bytes>(from, word);
+        else load_shared<Bytes>(from, word);
         if constexpr (!complete) {
 #pragma unroll
-            for (int i = 0; i < (Bytes + 3) / 4; ++i)
+            for (int i = 0; i < (bytes + 3) / 4; ++i)
                 word[i] = readable ? word[i] : repeated(merged.padding(), i);
         }
     }
@@ -841,13 +847,15 @@ rows(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ 
         Block<typename InOrder<Op>::Type, Kernel, Stride, Pad, Row, Over, Partial, Outputs, Height, Lanes,
               Packed, Images, Load, Store, false>;
     int n = blockIdx.x * blockDim.x + threadIdx.x;
-    if (n < grid.threads) write_tile(Tile(w, grid, x, n, 0), y, indices);
+    if (n < grid.threads) write_tile(Tile(w, grid, x, n, 0, 0), y, indices);
 }
 
 // Rows that one thread takes whole, of so many small adjoining planes that a block copies to shared
-// memory, by Each vectors or one more of each thread. Whole: all blocks are.
+// memory, by Each vectors or one more of each thread. Whole: all blocks are. Results: they lie there, too,
+// until the block copies them to y.
 template <class Op, class Kernel, class Stride, int Pad, int Row, Where Over, Where Partial,
-          int Outputs, int Height, int Load, int Store, int Planes, int Threads, int Each, bool Whole>
+          int Outputs, int Height, int Load, int Store, int Planes, int Threads, int Each, bool Whole,
+          bool Results>
 __global__ void __launch_bounds__(256, least_blocks<Op, Kernel>())
 rows_staged(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
             typename Op::Index* __restrict__ indices, const __grid_constant__ Rows grid,
@@ -856,11 +864,24 @@ rows_staged(const typename Op::Element* __restrict__ x, typename Op::Out* __rest
     using Tile =
         Block<typename InOrder<Op>::Type, Kernel, Stride, Pad, Row, Over, Partial, Outputs, Height, 1,
               true, false, Load, Store, true>;
-    T* planes = reinterpret_cast<T*>(shared);
+    using Out = typename Op::Out;
+    T* const planes = reinterpret_cast<T*>(shared);
     const int first = blockIdx.x * Planes, size = static_cast<int>(w.channel_step);
     const int n = blockIdx.x * Threads + threadIdx.x;
     const int here = Whole ? Planes : least<int>(w.channels.divisor - first, Planes);
-    stage<T, Threads, Each, false>(x + static_cast<long long>(first) * size, planes, here * size,
+    stage<T, Threads, Each, Whole, false>(x + static_cast<long long>(first) * size, planes, here * size,
                                    here == Planes);
-    if (n < grid.threads) write_tile(Tile(w, grid, Shared<T>(planes), n, first), y, indices);
+    if constexpr (Results) {
+        int outputs = 1;
+#pragma unroll
+        for (int a = 0; a < Kernel::axes; ++a) outputs *= w.axis[a].out.divisor;
+        const long long before = static_cast<long long>(first) * outputs;
+        Out* const results = reinterpret_cast<Out*>(planes + Planes * size);
+        if (n < grid.threads)
+            write_tile(Tile(w, grid, Shared<T>(planes), n, first, first), results, indices + before);
+        unstage<Out, Threads, Whole>(results, y + before, here * outputs);
+    } else {
+        if (n < grid.threads)
+            write_tile(Tile(w, grid, Shared<T>(planes), n, first, 0), y, indices);
+    }
 }

@@ -10,7 +10,7 @@ __device__ inline int spread(int vector) { return vector ^ ((vector >> 3 ^ vecto
 
 // Copies the planes of a block's outputs, which adjoin, by vectors. Of a whole block each thread copies Each,
 // up to `flight` of them on the way at once, and some one more; only others end within a vector.
-template <class T, int Threads, int Each, bool Spread>
+template <class T, int Threads, int Each, bool Whole, bool Spread>
 __device__ inline void stage(const T* from, T* to, unsigned elements, bool whole) {
     constexpr int width = 16 / sizeof(T), flight = 4, turns = most((Each + flight - 1) / flight, 1);
     static_assert(Threads >= width, "one for each element behind the last vector");
@@ -20,7 +20,7 @@ __device__ inline void stage(const T* from, T* to, unsigned elements, bool whole
         reinterpret_cast<uint4*>(to)[Spread ? spread(i) : i] = vector;
     };
     int i = threadIdx.x;
-    if (whole) {
+    if (Whole || whole) {
         const bool more = i < vectors - Each * Threads;
         uint4 last;
         if (more) last = load(Each * Threads + i);
@@ -34,13 +34,28 @@ __device__ inline void stage(const T* from, T* to, unsigned elements, bool whole
             for (int v = first; v < end; ++v) store(v * Threads + i, vector[v - first]);
         }
         if (more) store(Each * Threads + i, last);
-    } else {
+    } else if constexpr (!Whole) {
 #pragma unroll 1
         for (; i < vectors; i += Threads) store(i, load(i));
         const unsigned single = vectors * width + threadIdx.x;
         if (single < elements) to[single] = from[single];
+        else if (single * sizeof(T) < (elements * sizeof(T) + 3) / 4 * 4) to[single] = T{};  // read by words
     }
     __syncthreads();
+}
+
+// Copies what a block wrote to shared memory to where it belongs, by vectors; only other blocks than whole
+// ones end within one.
+template <class T, int Threads, bool Whole>
+__device__ inline void unstage(const T* from, T* to, unsigned elements) {
+    constexpr int width = 16 / sizeof(T);
+    const int vectors = elements / width;
+    __syncthreads();
+#pragma unroll 1
+    for (int i = threadIdx.x; i < vectors; i += Threads)
+        reinterpret_cast<uint4*>(to)[i] = reinterpret_cast<const uint4*>(from)[i];
+    const unsigned single = vectors * width + threadIdx.x;
+    if (!Whole && single < elements) to[single] = from[single];
 }
 
 // Reads Bytes of shared memory, as aligned as they are many.
@@ -65,10 +80,9 @@ template <class T> struct Shared {
         : address(static_cast<int>(reinterpret_cast<const unsigned char*>(p) - shared)) {}
     __device__ const T* pointer() const { return reinterpret_cast<const T*>(shared + address); }
 #endif
+    __device__ explicit Shared(int bytes) : address(bytes) {}
     __device__ Shared operator+(int elements) const {
-        Shared other = *this;
-        other.address += elements * static_cast<int>(sizeof(T));
-        return other;
+        return Shared(address + elements * static_cast<int>(sizeof(T)));
     }
     __device__ Shared operator-(int elements) const { return *this + -elements; }
     __device__ T operator[](int i) const { return *(*this + i).pointer(); }
@@ -95,4 +109,22 @@ template <int Bytes, class T> __device__ inline void load_shared(const Shared<T>
     } else
 #endif
         load_shared<Bytes>(from.pointer(), word);
+}
+
+// Reads Bytes that begin at any element: by the words that have some of them, shifted to where they belong.
+// What is behind them in the last word is anything.
+template <int Bytes, class T> __device__ inline void load_anywhere(const Shared<T>& from, unsigned* word) {
+    constexpr int words = (Bytes + 3) / 4, loads = (Bytes + 4 - int(sizeof(T)) + 3) / 4;
+    const int behind = (from.address + Bytes - 1) & ~3;
+    Shared<unsigned> at{from.address & ~3};
+    unsigned found[loads];
+#pragma unroll
+    for (int i = 0; i < loads; ++i, at.address += 4) {
+        if (i == words) at.address = least(at.address, behind);
+        load_shared<4>(at, found + i);
+    }
+    const unsigned selector = 0x3210 + 0x1111 * (from.address & 3);
+#pragma unroll
+    for (int i = 0; i < words; ++i)
+        word[i] = __byte_perm(found[i], found[least(i + 1, loads - 1)], selector);
 }

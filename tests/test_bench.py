@@ -1103,6 +1103,48 @@ def test_few_images_channels_last_are_read_at_the_speed_of_memory(dtype: str) ->
     assert {access["bytes"] for access in row["launches"][0]["accesses"]} >= {16}
 
 
+IN_SHARED_MEMORY = [
+    Case.from_json({"id": "odd", "op": op, "dtype": dtype, "shape": (64, 512, *spatial)} | window)
+    for op, dtype, spatial, window in (
+        ("max", "float16", (13, 13), {"kernel": 5, "pads": 2}),
+        ("max", "bfloat16", (19, 19), {"kernel": 5, "pads": 2}),
+        ("max", "int8", (13, 13), {"kernel": 5, "pads": 2}),
+        ("max", "uint8", (19, 19), {"kernel": 3, "pads": 1}),
+        ("average", "int8", (7, 7), {"kernel": 5, "pads": 2}),
+        ("average", "uint8", (13, 13), {"kernel": 3, "pads": 1}),
+    )
+]
+"""Small planes whose rows begin anywhere."""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tools")
+def test_odd_rows_in_shared_memory_issue_clearly_less_and_move_whole_vectors() -> None:
+    """Read from memory they are single elements, and so are their results."""
+    chosen = planned(IN_SHARED_MEMORY)
+    with emulator.constants(AHEAD=10**9):
+        others = planned(IN_SHARED_MEMORY)
+    for one, other in zip(analysed(chosen), analysed(others), strict=True):
+        (launch,) = one["launches"]
+        assert "rows_staged" in launch["kernel"]
+        assert launch["kernel"].endswith("true>"), "the results too"
+        assert one["issued"] < 0.75 * other["issued"], (one["window"], other["launches"])
+        wide = {a["bytes"] for a in launch["accesses"] if a["name"] in ("LDG", "STG")}
+        assert wide == {16}, launch["accesses"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tools")
+def test_estimates_of_rows_in_shared_memory_meet_the_counts() -> None:
+    for case, row in zip(IN_SHARED_MEMORY, analysed(planned(IN_SHARED_MEMORY)), strict=True):
+        geometry = Geometry.of(case.problem, contiguous(case.problem.shape))
+        tile = rows.cheapest(case.problem, geometry, 16)
+        assert tile is not None
+        with emulator.constants(TURN=0):
+            estimate = rows.instructions(case.problem, geometry, tile) / case.outputs
+        assert 2 / 3 < estimate / row["issued"] < 4 / 3, (case, tile)
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("tools")
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])

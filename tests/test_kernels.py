@@ -65,6 +65,18 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
         }
         | NO_BOUND,
     ),
+    "rows in shared memory": (
+        "rows",
+        {
+            "BUSY": 1,
+            "BLOCKS": 0,
+            "ENOUGH": 0,
+            "AHEAD": 1e-9,
+            "STAGED_BYTES": 10**9,
+            "cost": lambda *_: math.inf,
+        }
+        | NO_BOUND,
+    ),
     "plane": ("plane", {}),
     "few workers": ("plane", {"FILL": 1}),
     "channels": ("channels", {"ROWS": 1}),
@@ -192,7 +204,8 @@ def kernels_of(op: str) -> tuple[str, ...]:
     if not op.endswith(("MaxPool", "AveragePool", "LpPool")):
         return ("auto",)
     # Random calls and large windows reach the others.
-    return tuple(name for name in KERNELS if "parts" not in name and name != "separable, any")
+    others = ("separable, any", "staged rows")
+    return tuple(name for name in KERNELS if "parts" not in name and name not in others)
 
 
 @pytest.mark.parametrize("dtype", [row.name for row in DTYPES])
@@ -674,9 +687,17 @@ STAGED_ROWS = [
 
 
 def staged_rows(function: str, dtype: str) -> list[Configuration]:
-    """Whole blocks and others, volumes, windows over every edge, taps whose rows lie apart."""
-    found = []
+    """Whole blocks and others, volumes, windows over every edge, taps whose rows lie apart.
+
+    Rows of narrow elements that begin at every byte of a word.
+    """
+    cases = []
     window = {"kernel_shape": 3, "pads": 1}
+    anywhere = (
+        ((3, 11, 13, 13), {"kernel_shape": 5, "pads": 2}),
+        ((1, 35, 3, 17), {"kernel_shape": (1, 7), "pads": (0, 3, 0, 3)}),
+        ((2, 33, 19), window),
+    )
     for shape, arguments in (
         ((2, 24, 7, 7), window | {"strides": 2}),
         ((3, 17, 5, 8), window),
@@ -685,16 +706,19 @@ def staged_rows(function: str, dtype: str) -> list[Configuration]:
         ((2, 20, 9, 12), window | {"dilations": (2, 1), "pads": (2, 1, 1, 0)}),
         ((5, 16, 14, 14), {"kernel_shape": 2, "strides": 2}),
         ((1, 300, 9), {"kernel_shape": 4, "strides": 2, "ceil_mode": True}),
+        *(anywhere if strategies.dtype_of(dtype).itemsize < 4 else ()),
     ):
         x = with_a_few_nan(dtype, shape)
-        found.append(Configuration(Case(function, (x,), arguments), "staged rows"))
+        cases.append(Case(function, (x,), arguments))
         if function == "max_pool":
-            indexed = Case(function, (x,), arguments | {"return_indices": True})
-            found.append(Configuration(indexed, "staged rows"))
+            cases.append(Case(function, (x,), arguments | {"return_indices": True}))
         if function == "average_pool":
-            padded = Case(function, (x,), arguments | {"count_include_pad": True})
-            found.append(Configuration(padded, "staged rows"))
-    return found
+            cases.append(Case(function, (x,), arguments | {"count_include_pad": True}))
+    return [
+        Configuration(case, kernel)
+        for case in cases
+        for kernel in ("staged rows", "rows in shared memory")
+    ]
 
 
 @pytest.mark.parametrize(("function", "dtype"), STAGED_ROWS)
@@ -702,9 +726,8 @@ def test_rows_of_staged_planes_equal_the_oracle(function, dtype):
     found = staged_rows(function, dtype)
     launches = compile_ahead(found, build="checked")
     assert sum(launch.kernel == "rows_staged" for launch in launches) > 0.7 * len(found), launches
-    assert {launch.template[-1] for launch in launches if launch.kernel == "rows_staged"} == {
-        "false", "true"
-    }  # fmt: skip
+    ways = {launch.template[-2:] for launch in launches if launch.kernel == "rows_staged"}
+    assert ways == set(product(("false", "true"), repeat=2)), "whole blocks, and their results"
     for configuration in found:
         assert_configuration_right(configuration, build="checked")
 

@@ -272,13 +272,13 @@ def test_rows_of_small_planes_are_staged_where_their_lines_take_longer_than_memo
     problem = resolve("max", (64, 512, *spatial), dtype, **window)
     size = prod(spatial)
     (launch,) = plan(problem).launches
-    planes, threads, each = map(int, launch.template[-4:-1])
+    planes, threads, each = map(int, launch.template[-5:-2])
     assert (launch.kernel, launch.block) == ("rows_staged", threads)
     assert launch.grid == (-(-64 * 512 // planes), 1)
     assert launch.shared == planes * size * problem.dtype.itemsize <= SHARED_BYTES
     assert launch.shared % 16 == 0
     assert each == launch.shared // 16 // threads
-    assert launch.template[-1] == ("true" if 64 * 512 % planes == 0 else "false")
+    assert launch.template[-2:] == ("true" if 64 * 512 % planes == 0 else "false", "false")
     assert WARP <= threads <= THREADS
     assert threads > 0.95 * WARP * -(-threads // WARP)
     assert launch.shared <= STAGED_BYTES * threads
@@ -295,6 +295,55 @@ def test_rows_of_small_planes_are_staged_where_their_lines_take_longer_than_memo
         assert other.launches[0].kernel != "rows_staged"
     with emulator.constants(LOOKUP=1):
         assert [launch.kernel for launch in plan(problem).launches] == ["rows"]
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype", "spatial", "window"),
+    [
+        ("max", "float16", (13, 13), {"kernel_shape": 5, "pads": 2}),
+        ("max", "int8", (19, 19), {"kernel_shape": 5, "pads": 2}),
+        ("average", "uint8", (7, 7), {"kernel_shape": 3, "pads": 1}),
+    ],
+)
+def test_odd_rows_are_read_from_shared_memory_as_a_whole_and_written_there(
+    op: str, dtype: str, spatial: tuple[int, ...], window: dict[str, Any]
+) -> None:
+    """Of planes and results that are whole vectors; from elsewhere no kernel could read them."""
+    problem = resolve(op, (64, 512, *spatial), dtype, **window)
+    (launch,) = plan(problem).launches
+    load, _, planes, _, _, _, results = launch.template[-7:]
+    itemsize, size = problem.dtype.itemsize, prod(spatial)
+    assert (launch.kernel, results) == ("rows_staged", "true")
+    assert int(load) >= spatial[-1] > int(load) // 2
+    assert int(planes) * size * itemsize % 16 == 0
+    assert launch.shared == 2 * int(planes) * size * itemsize <= STAGED_BYTES * launch.block
+    few = dataclasses.replace(problem, shape=(1, 512, *spatial))
+    images, channels, *steps = contiguous(problem.shape)
+    apart = 2 * images, 2 * channels, *steps
+    with patch.object(specialised, "admitted", Counter()), emulator.constants(SPECIALISATIONS=0):
+        refused = plan(problem)
+    others = [plan(few), plan(problem, alignment=itemsize), plan(problem, strides=apart), refused]
+    with emulator.constants(AHEAD=10**9):
+        others.append(plan(problem))
+    for other in others:
+        assert {launch.kernel for launch in other.launches}.isdisjoint({"rows_staged"})
+
+
+@pytest.mark.parametrize(
+    ("dtype", "spatial", "kernel"),
+    [
+        ("float32", (13, 13), 5),  # words themselves
+        ("float16", (14, 14), 5),  # rows of whole words
+        ("float16", (13, 13), 13),  # shared memory would take longer than another kernel
+        ("int8", (41, 41), 5),  # longer rows than a thread takes
+    ],
+)
+def test_other_rows_are_not_read_anywhere(
+    dtype: str, spatial: tuple[int, ...], kernel: int
+) -> None:
+    window = {"kernel_shape": kernel, "pads": kernel // 2}
+    (launch,) = plan(resolve("max", (64, 512, *spatial), dtype, **window)).launches
+    assert launch.kernel != "rows_staged" or launch.template[-1] == "false"
 
 
 def test_rows_of_staged_planes_past_the_cap_come_from_memory() -> None:

@@ -223,6 +223,10 @@ def means_of_small_planes() -> Any:
     return emulator.average_pool(floats(3, 16, 7, 7), 3, pads=1)
 
 
+def bytes_of_small_planes() -> Any:
+    return emulator.max_pool(floats(1, 33, 7, 7).astype(np.int8), 3, pads=1)
+
+
 def wide_maxima_of_doubles() -> Any:
     x = floats(1, 1, 3, 70, dtype=np.float64)
     return emulator.max_pool(x, (3, 40), return_indices=True)
@@ -361,6 +365,27 @@ BUGS = {
     "no barrier behind the planes of a block": Planted(
         "staged.cuh", "    __syncthreads();\n", "", RACE + "shared memory|which nobody wrote",
         pool(3, 16, 7, 7, pads=1), "staged rows",
+    ),
+    "no barrier before the results of a block": Planted(
+        "staged.cuh", "    __syncthreads();\n#pragma unroll 1", "#pragma unroll 1",
+        RACE + "shared memory|which nobody wrote", pool(3, 16, 7, 7, pads=1),
+        "rows in shared memory",
+    ),
+    "results of planes past the last one": Planted(
+        "rows.cu", "y + before, here * outputs", "y + before, Planes * outputs",
+        OUTSIDE + "|which nobody wrote", pool(3, 15, 7, 7, pads=1), "rows in shared memory",
+    ),
+    "words behind a row": Planted(
+        "staged.cuh", "if (i == words) at.address = least(at.address, behind);", "",
+        RACE + "shared memory|which nobody wrote", bytes_of_small_planes, "rows in shared memory",
+    ),
+    "rows not shifted to where they belong": Planted(
+        "staged.cuh", "0x3210 + 0x1111 * (from.address & 3)", "0x3210", None,
+        bytes_of_small_planes, "rows in shared memory",
+    ),
+    "a plane's last bytes alone in a word": Planted(
+        "staged.cuh", "(elements * sizeof(T) + 3) / 4 * 4", "elements * sizeof(T)",
+        "which nobody wrote", bytes_of_small_planes, "rows in shared memory",
     ),
     "planes past the last one": Planted(
         "rows.cu", "least<int>(w.channels.divisor - first, Planes)", "Planes", OUTSIDE,

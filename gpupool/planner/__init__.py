@@ -30,7 +30,6 @@ from gpupool.planner.launches import THREADS, Launch, Plan, Scalar
 from gpupool.planner.parameters import by_powers
 from gpupool.planner.specialised import COMPILED_IN, admit, specialisable
 from gpupool.planner.tile import Tile
-from gpupool.planner.tile_cost import Estimate
 from gpupool.problem import (
     PoolProblem,
     PreprocessProblem,
@@ -156,7 +155,7 @@ def _rows_tile(
     tile = rows.cheapest(problem, geometry, alignment)
     if tile is None or kernel == "rows":
         return tile
-    cheaper = Estimate.of(problem, geometry, tile).total < window.cost(problem, geometry)
+    cheaper = rows.instructions(problem, geometry, tile) < window.cost(problem, geometry)
     return tile if cheaper else None
 
 
@@ -164,7 +163,7 @@ def _sliding_cost(problem: PoolProblem, geometry: Geometry, tile: Tile | None) -
     """Estimate the instructions of what ``_sliding_launch`` chooses by itself."""
     if tile is None:
         return window.cost(problem, geometry)
-    return Estimate.of(problem, geometry, tile).total
+    return rows.instructions(problem, geometry, tile)
 
 
 def _sliding_launch(
@@ -191,6 +190,7 @@ def _specialised(
         staged = rows.staged_launch(problem, geometry, alignment, tile)
         if staged is not None:
             yield staged
-        yield rows.launch(problem, geometry, tile)
+        if not tile.shared:
+            yield rows.launch(problem, geometry, tile)
     if window.unrolls(problem, geometry):
         yield window.launch(problem, geometry, specialised=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from math import gcd, inf, prod
+from math import gcd, inf, lcm, prod
 from operator import itemgetter
 from typing import Any
 
@@ -31,7 +31,7 @@ from gpupool.planner.parameters import (
     sizes,
     window_parameters,
 )
-from gpupool.planner.tile import Tile
+from gpupool.planner.tile import WORD_BYTES, Tile
 from gpupool.planner.tile_cost import Estimate, Line, down_axis, lines
 from gpupool.problem import PoolProblem
 from gpupool.validate import INT32_MAX
@@ -58,9 +58,19 @@ two a cycle. That is the time that W10 and W25 of ``bench``, whole rows, took on
 TURN = 2 * LOOKUP
 """Those that issue while shared memory reads as many bytes from different banks, in a cycle."""
 
+MEET = 2
+"""Turns for one where rows of odd sizes meet in banks, by the addresses of all lanes."""
+
 STAGED_BYTES = 160
 """Bytes of shared memory for each thread, at most: a multiprocessor has as much for two thirds of
 its threads."""
+
+STAGED_CODE, STAGE, COPY = 60, 40, 9
+"""Instructions that the copies to shared memory and back take to compile as long as, those of a
+thread, and those of each vector."""
+
+AHEAD = 1.4
+"""How many times less a tile in shared memory must cost than another: no run has timed it yet."""
 
 REACH = 128
 """Positions from the first tap of a dilated window to its last, at most: lines between taps, which
@@ -73,7 +83,8 @@ TILE_ROW = 28
 def cheapest(problem: PoolProblem, geometry: Geometry, alignment: int) -> Tile | None:
     """Return the tile that takes the shortest time, or None where rows.cu does not apply.
 
-    That is one whose instructions leave memory the limit, of a short kernel if there is one.
+    That is one whose instructions leave memory the limit, of a short kernel if there is one, or one
+    in shared memory that clearly takes fewer.
     """
     dims, inner = geometry.dims, geometry.dims[-1]
     if len(dims) > 3 or inner.axis.pad_begin >= inner.axis.extent:
@@ -103,14 +114,48 @@ def cheapest(problem: PoolProblem, geometry: Geometry, alignment: int) -> Tile |
             if estimate.total <= most and estimate.code <= most_code
         ]
         if fitting:
-            return min(fitting, key=itemgetter(0, 1))[2]
-    return None
+            _, total, tile = min(fitting, key=itemgetter(0, 1))
+            if most == limit:
+                return tile
+            return _cheapest_in_shared_memory(problem, geometry, alignment, total / AHEAD) or tile
+    return _cheapest_in_shared_memory(problem, geometry, alignment, inf)
+
+
+def _cheapest_in_shared_memory(
+    problem: PoolProblem, geometry: Geometry, alignment: int, most: float
+) -> Tile | None:
+    """Return the tile of whole rows of staged planes that costs least, and at most so much."""
+    inner = geometry.dims[-1].axis
+    found = []
+    for outputs, row in _pieces(inner, not problem.channels_last):
+        for rows in _row_counts(geometry.dims) if row else ():
+            tile = Tile.of(problem, geometry, alignment, outputs, row, rows, 1, True, shared=True)
+            if tile is None or not _planes_of_a_block(problem, geometry, alignment, tile):
+                continue
+            code = Estimate.of(problem, geometry, tile).code + STAGED_CODE
+            needed = instructions(problem, geometry, tile)
+            if needed <= most and code <= MOST_CODE:
+                found.append((needed, code, tile))
+    return min(found, key=itemgetter(0, 1))[2] if found else None
+
+
+def instructions(problem: PoolProblem, geometry: Geometry, tile: Tile) -> float:
+    """Estimate the instructions of a tile, or those that issue while shared memory takes longer."""
+    total = Estimate.of(problem, geometry, tile).total
+    if not tile.shared:
+        return total
+    threads = tile.threads(geometry)
+    vectors = _moved(problem, geometry) / VECTOR_BYTES
+    loads, apart = _warp_loads(problem, geometry, tile)
+    load = WORD_BYTES if tile.anywhere else tile.load * problem.dtype.itemsize
+    stores = threads / WARP * tile.rows * tile.outputs / tile.store
+    turns = MEET * (loads * _turns_of(apart, load) + stores) + vectors * VECTOR_BYTES / LINE_BYTES
+    return max(total + STAGE * threads + COPY * vectors, TURN * turns)
 
 
 def leaves_memory_the_limit(problem: PoolProblem, geometry: Geometry, tile: Tile) -> bool:
     """Whether a tile issues its instructions well within the time that memory takes."""
-    limit = ENOUGH * BUDGET * _moved(problem, geometry)
-    return Estimate.of(problem, geometry, tile).total <= limit
+    return instructions(problem, geometry, tile) <= ENOUGH * BUDGET * _moved(problem, geometry)
 
 
 def _moved(problem: PoolProblem, geometry: Geometry) -> int:
@@ -186,23 +231,38 @@ def staged_planes(problem: PoolProblem, geometry: Geometry, alignment: int, tile
     may take longer than all else, the turns of shared memory among it, where rows may meet in a
     bank. Blocks are of whole warps as far as may be, and are many.
     """
-    if not _adjoin(geometry) or not tile.row or alignment < VECTOR_BYTES:
-        return 0
-    if tile.threads(geometry) < BLOCKS * THREADS:
-        return 0
+    planes = _planes_of_a_block(problem, geometry, alignment, tile)
+    if not planes or tile.shared:
+        return planes
     loads, apart = _warp_loads(problem, geometry, tile)
     lookups = LOOKUP * loads * _lines_of(apart)
     turns = TURN * loads * _turns_of(apart, tile.load * problem.dtype.itemsize)
     issued = Estimate.of(problem, geometry, tile).total
-    if lookups < max(turns, issued, BUDGET * _moved(problem, geometry)):
+    return planes if lookups >= max(turns, issued, BUDGET * _moved(problem, geometry)) else 0
+
+
+def _planes_of_a_block(
+    problem: PoolProblem, geometry: Geometry, alignment: int, tile: Tile
+) -> int:  # fmt: skip
+    """Return how many planes a block can copy: whole vectors, and whole warps as far as may be."""
+    if not _adjoin(geometry) or not tile.row or alignment < VECTOR_BYTES:
+        return 0
+    if tile.threads(geometry) < BLOCKS * THREADS:
         return 0
     threads = tile.threads(geometry) // geometry.planes
-    size = geometry.channels.step * problem.dtype.itemsize
-    most = min(THREADS // threads, SHARED_BYTES // size, geometry.planes)
-    step = VECTOR_BYTES // gcd(size, VECTOR_BYTES)
-    counts = range(step, most + 1, step) if size <= STAGED_BYTES * threads else ()
+    sizes = [geometry.channels.step * problem.dtype.itemsize]
+    if tile.shared:
+        sizes.append(_results(geometry) * problem.out_dtype.itemsize)
+    most = min(THREADS // threads, SHARED_BYTES // sum(sizes), geometry.planes)
+    step = lcm(*(VECTOR_BYTES // gcd(size, VECTOR_BYTES) for size in sizes))
+    counts = range(step, most + 1, step) if sum(sizes) <= STAGED_BYTES * threads else ()
     warps = {planes: -(-planes * threads // WARP) for planes in counts if planes * threads >= WARP}
     return max(warps, key=lambda planes: (planes * threads / warps[planes], planes), default=0)
+
+
+def _results(geometry: Geometry) -> int:
+    """Return the outputs of a plane."""
+    return prod(dim.axis.out for dim in geometry.dims)
 
 
 def _adjoin(geometry: Geometry) -> bool:
@@ -287,9 +347,12 @@ def staged_launch(
     staged = planes * geometry.channels.step * problem.dtype.itemsize
     each, whole = staged // (threads * VECTOR_BYTES), geometry.planes % planes == 0
     template = (
-        *shared_by_both, load, store, str(planes), str(threads), str(each), boolean(whole)
+        *shared_by_both, load, store, str(planes), str(threads), str(each), boolean(whole),
+        boolean(tile.shared),
     )  # fmt: skip
     grid = (-(-geometry.planes // planes), 1)
+    results = planes * _results(geometry) * problem.out_dtype.itemsize if tile.shared else 0
     return replace(
-        alone, kernel="rows_staged", template=template, grid=grid, shared=staged, block=threads
-    )
+        alone, kernel="rows_staged", template=template, grid=grid, shared=staged + results,
+        block=threads,
+    )  # fmt: skip

@@ -19,6 +19,9 @@ TILE_REGISTERS = 56
 TILE_OUTPUTS = 32
 """Registers that its outputs may take: more cost compile time and gain little."""
 
+WORD_BYTES = 4
+"""Bytes that shared memory gives a thread at once at least."""
+
 CLAMPED_HALO = 4
 """Pixels of a halo that is read from the nearest vector: with more ptxas spills."""
 
@@ -37,13 +40,17 @@ class Tile:
     row: int  # pixels of the row where one thread takes it whole, else 0
     over: str  # where in its row it may lie over the edge: nowhere is neither down the columns
     partial: str  # where in its row windows may count fewer taps
+    shared: bool = False  # whole rows in shared memory, which begin anywhere
 
     @classmethod
     def of(
         cls, problem: PoolProblem, geometry: Geometry, alignment: int,
-        outputs: int, row: int, rows: int, lanes: int, packed: bool,
+        outputs: int, row: int, rows: int, lanes: int, packed: bool, shared: bool = False,
     ) -> Tile | None:  # fmt: skip
-        """Return the tile with the widest vectors that fit, or None where nothing does."""
+        """Return the tile with the widest vectors that fit, or None where nothing does.
+
+        A row that no vector fits is read from shared memory as a whole.
+        """
         *outer, inner = geometry.dims
         body = 0 if row else outputs * inner.axis.stride * lanes if packed else lanes
         steps = [dim.step for dim in (geometry.batch, geometry.channels, *outer)]
@@ -56,11 +63,13 @@ class Tile:
         store = vector_width(alignment, problem.out_dtype, unit, pitch)
         if not packed and min(load, store) < lanes:
             return None
+        if shared and load * problem.dtype.itemsize < WORD_BYTES:
+            load = vector(row)
         merged = load % 2 == 0 and (pairs(problem) or (not row and pairs_sums(problem, geometry)))
         divides = inner.axis.out % outputs == 0 and (not outer or outer[-1].axis.out % rows == 0)
         over = "nowhere" if divides and all(dim.inside for dim in geometry.dims) else "anywhere"
         partial = _partial(problem, geometry, outputs)
-        tile = cls(outputs, rows, lanes, packed, load, store, merged, row, over, partial)
+        tile = cls(outputs, rows, lanes, packed, load, store, merged, row, over, partial, shared)
         if over == "anywhere" and tile._clamps(problem, geometry):
             tile = replace(tile, over="at_ends")
         return tile if tile._fits(problem, inner.axis) else None
@@ -87,6 +96,11 @@ class Tile:
             and vector(before) <= inner.kernel - inner.pad_begin
             and vector(behind) <= inner.size - last
         )
+
+    @property
+    def anywhere(self) -> bool:
+        """Whether its rows begin at any element, so that each is read as a whole, by words."""
+        return self.load > self.row > 0
 
     def halos(self, inner: Axis) -> tuple[int, int]:
         """Pixels that a packed tile reads before its body and behind it."""

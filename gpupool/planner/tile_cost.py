@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import BUSY
-from gpupool.planner.tile import Tile, positions, vector
+from gpupool.planner.tile import WORD_BYTES, Tile, positions, vector
 from gpupool.problem import PoolProblem
 from gpupool.window import Axis
 
@@ -27,6 +27,9 @@ element."""
 LINE, LOAD, FAR_LOAD, CONVERT, UNPACK = 2.7, 2.0, 3.2, 0.9, 0.6
 """Of each row of the input, load, load of a pixel that is no neighbour, and element widened, alone
 or in a pair."""
+
+ANYWHERE, SHIFT = 4, 1
+"""Of each row that begins anywhere, and of each of its words."""
 
 INSIDE = 0.7
 """Less of each row and load where no tile lies over an edge and no word takes a pair, a constant
@@ -106,6 +109,9 @@ class Line:
     @classmethod
     def of(cls, tile: Tile, inner: Axis, itemsize: int) -> Line:
         """Count elements that windows have and those read, loads and the words that they bring."""
+        if tile.anywhere:
+            loads_of_row = -(-tile.row * itemsize // WORD_BYTES)
+            return cls(tile.row, tile.row, loads_of_row, loads_of_row, 0)
         every = _parts(tile, inner) if tile.packed else _pixels(tile, inner)
         parts = [part for part in every if part.taken]
         loads = [-(-part.read // part.width) for part in parts]
@@ -242,6 +248,8 @@ def _read(problem: PoolProblem, axes: tuple[Axis, ...], tile: Tile, line: Line) 
     load, each_line = LOAD if tile.packed else FAR_LOAD, LINE
     if (tile.over == "nowhere" and not tile.pairs) or nearest:
         load, each_line = load - INSIDE, each_line - INSIDE
+    if tile.anywhere:
+        load, each_line = load + SHIFT, each_line + ANYWHERE
     clamped = CLAMP[problem.dtype.itemsize] if tile.over == "at_ends" else 0.0
     fill = 0.0 if nearest else _fill(problem, tile) * line.words
     return each_line + clamped + load * line.loads + fill + lift * line.taken
