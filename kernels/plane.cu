@@ -325,7 +325,7 @@ plane_staged(const typename Op::Element* __restrict__ x, typename Op::Out* __res
     const int first = blockIdx.x * Outputs, size = w.axis[0].size;
     const int here = Whole ? Outputs : least(static_cast<int>(w.outputs) - first, Outputs);
     stage<T, Outputs * Workers, Each, Whole, by_vectors>(x + static_cast<long long>(first) * size, planes,
-                                                  here * size, here == Outputs);
+                                                         here * size, here == Outputs);
     const bool active = Block::slot() < here;
     const int slot = active ? Block::slot() : 0, begin = slot * size, n = first + slot;
     const Output place(w, n);

@@ -11,8 +11,8 @@
 //
 // The rows that the threads of a warp take whole lie in up to 32 lines of the first cache, which looks up two
 // in a cycle. Where that would take longer than all else, `rows_staged` copies small adjoining planes to shared
-// memory first. Odd rows of narrow elements, which memory gives one by one, are read from there by words, and
-// their results leave from there by vectors.
+// memory first. Odd rows of narrow elements, which memory gives one by one, are read from there by words.
+// Results whose stores would lie far apart are written there, too, and leave by vectors.
 //
 // Taps of a Dilated kernel lie apart: a thread reads their lines, and packed all pixels between them, and
 // neighbours share no merges.
@@ -870,7 +870,7 @@ rows_staged(const typename Op::Element* __restrict__ x, typename Op::Out* __rest
     const int n = blockIdx.x * Threads + threadIdx.x;
     const int here = Whole ? Planes : least<int>(w.channels.divisor - first, Planes);
     stage<T, Threads, Each, Whole, false>(x + static_cast<long long>(first) * size, planes, here * size,
-                                   here == Planes);
+                                          here == Planes);
     if constexpr (Results) {
         int outputs = 1;
 #pragma unroll
@@ -878,7 +878,8 @@ rows_staged(const typename Op::Element* __restrict__ x, typename Op::Out* __rest
         const long long before = static_cast<long long>(first) * outputs;
         Out* const results = reinterpret_cast<Out*>(planes + Planes * size);
         if (n < grid.threads)
-            write_tile(Tile(w, grid, Shared<T>(planes), n, first, first), results, indices + before);
+            write_tile(Tile(w, grid, Shared<T>(planes), n, first, first), results,
+                       Op::indices ? indices + before : indices);
         unstage<Out, Threads, Whole>(results, y + before, here * outputs);
     } else {
         if (n < grid.threads)

@@ -59,6 +59,7 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
             "BLOCKS": 0,
             "ENOUGH": 10**9,
             "LOOKUP": 10**9,
+            "SCATTERED": 10**9,
             "STAGED_BYTES": 10**9,
             "_slower": lambda _problem, _geometry, tile: 1 if tile.row else math.inf,
             "cost": lambda *_: math.inf,

@@ -21,6 +21,9 @@ SHARED_BYTES = 48 * 1024
 VECTOR_BYTES = 16
 """Bytes that a thread reads or writes at once, at most."""
 
+SECTOR_BYTES = 32
+"""Bytes that memory moves at least."""
+
 BUSY = 2**14
 """Threads that keep a large card issuing, a warp for each of its schedulers: fewer are no gain."""
 

@@ -15,6 +15,7 @@ from gpupool.planner.geometry import Dim, Geometry
 from gpupool.planner.launches import (
     BLOCKS,
     BUDGET,
+    SECTOR_BYTES,
     SHARED_BYTES,
     THREADS,
     VECTOR_BYTES,
@@ -60,6 +61,10 @@ TURN = 2 * LOOKUP
 
 MEET = 2
 """Turns for one where rows of odd sizes meet in banks, by the addresses of all lanes."""
+
+SECTOR, SCATTERED = 170, 2
+"""Thread-instructions that issue while the second cache takes a sector of a store, if it takes
+5.5 TB/s, and how many times longer than memory it may take: guesses that no run has tested."""
 
 STAGED_BYTES = 160
 """Bytes of shared memory for each thread, at most: a multiprocessor has as much for two thirds of
@@ -260,6 +265,15 @@ def _planes_of_a_block(
     return max(warps, key=lambda planes: (planes * threads / warps[planes], planes), default=0)
 
 
+def _scatters(problem: PoolProblem, geometry: Geometry, tile: Tile) -> bool:
+    """Whether stores of threads whose rows lie apart take clearly longer than memory does."""
+    stored = tile.rows * tile.outputs
+    apart = stored * problem.out_dtype.itemsize
+    stores = tile.threads(geometry) / WARP * stored / tile.store
+    sectors = stores * min(WARP, max(1.0, WARP * apart / SECTOR_BYTES))
+    return SECTOR * sectors > SCATTERED * BUDGET * _moved(problem, geometry)
+
+
 def _results(geometry: Geometry) -> int:
     """Return the outputs of a plane."""
     return prod(dim.axis.out for dim in geometry.dims)
@@ -341,6 +355,10 @@ def staged_launch(
     planes = staged_planes(problem, geometry, alignment, tile)
     if not planes:
         return None
+    if _scatters(problem, geometry, tile):
+        both = replace(tile, shared=True)
+        if planes_of_both := _planes_of_a_block(problem, geometry, alignment, both):
+            planes, tile = planes_of_both, both
     alone = launch(problem, geometry, tile)
     *shared_by_both, _, _, _, load, store = alone.template
     threads = tile.threads(geometry) // geometry.planes * planes

@@ -9,7 +9,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpupool.planner.geometry import Geometry
-from gpupool.planner.launches import BLOCKS, SHARED_BYTES, THREADS, WARP, Launch, Scalar
+from gpupool.planner.launches import (
+    BLOCKS,
+    SECTOR_BYTES,
+    SHARED_BYTES,
+    THREADS,
+    WARP,
+    Launch,
+    Scalar,
+)
 from gpupool.planner.parameters import (
     INT128,
     accumulator,
@@ -64,9 +72,6 @@ one costs a thread little."""
 
 MOST_INTEGER_TAPS = 2**15 - 1
 """A float32 quotient by more than that may be rounded to the wrong integer."""
-
-SECTOR_BYTES = 32
-"""Bytes that memory moves at least."""
 
 LEAST_PLACED, LITTLE_HALO = 4, 7
 """Channels last with Indices, planes of a tile at least, and how many times a kernel's columns each

@@ -11,6 +11,7 @@ from operator import itemgetter
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import (
     BLOCKS,
+    SECTOR_BYTES,
     SHARED_BYTES,
     THREADS,
     VECTOR_BYTES,
@@ -27,7 +28,6 @@ from gpupool.planner.parameters import (
     window_parameters,
 )
 from gpupool.planner.separable import (
-    SECTOR_BYTES,
     Tiles,
     all_planes,
     counts_in_floats,
