@@ -817,10 +817,12 @@ struct Block {
 
 // Blocks that a multiprocessor should hold at least. Where ptxas is told none, it finds a number
 // itself, mostly a better one, and for some kernels spills a few registers to reach it: maxima of 16 bits
-// in windows of 2 x 2 x 2 among them.
-template <class Op, class Kernel> __host__ __device__ constexpr int least_blocks() {
+// in windows of 2 x 2 x 2 among them, and of floats along three axes in shared memory.
+template <class Op, class Kernel, bool Staged> __host__ __device__ constexpr int least_blocks() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
     if (Op::pairs) return 1;
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+    if (Staged && Op::repeats && sizeof(typename Op::Element) == 4 && Kernel::axes == 3) return 6;
 #endif
     if (Op::indices) return sizeof(typename Op::Element) == 8 || Kernel::product > 16 ? 1 : 2;
     if (!Op::repeats) return 2;
@@ -839,7 +841,7 @@ __device__ inline void write_tile(const Tile& block, typename Tile::Out* y, type
 
 template <class Op, class Kernel, class Stride, int Pad, int Row, Where Over, Where Partial,
           int Outputs, int Height, int Lanes, bool Packed, bool Images, int Load, int Store>
-__global__ void __launch_bounds__(256, least_blocks<Op, Kernel>())
+__global__ void __launch_bounds__(256, least_blocks<Op, Kernel, false>())
 rows(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
      typename Op::Index* __restrict__ indices, const __grid_constant__ Rows grid,
      const __grid_constant__ Window<Kernel::axes, int> w) {
@@ -856,7 +858,7 @@ rows(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ 
 template <class Op, class Kernel, class Stride, int Pad, int Row, Where Over, Where Partial,
           int Outputs, int Height, int Load, int Store, int Planes, int Threads, int Each, bool Whole,
           bool Results>
-__global__ void __launch_bounds__(256, least_blocks<Op, Kernel>())
+__global__ void __launch_bounds__(256, least_blocks<Op, Kernel, true>())
 rows_staged(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
             typename Op::Index* __restrict__ indices, const __grid_constant__ Rows grid,
             const __grid_constant__ Window<Kernel::axes, int> w) {

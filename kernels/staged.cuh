@@ -39,7 +39,8 @@ __device__ inline void stage(const T* from, T* to, unsigned elements, bool whole
         for (; i < vectors; i += Threads) store(i, load(i));
         const unsigned single = vectors * width + threadIdx.x;
         if (single < elements) to[single] = from[single];
-        else if (single * sizeof(T) < (elements * sizeof(T) + 3) / 4 * 4) to[single] = T{};  // read by words
+        // The rest of a word, by which load_anywhere may read what is in front of it.
+        else if (single * sizeof(T) < (elements * sizeof(T) + 3) / 4 * 4) to[single] = T{};
     }
     __syncthreads();
 }
@@ -49,6 +50,7 @@ __device__ inline void stage(const T* from, T* to, unsigned elements, bool whole
 template <class T, int Threads, bool Whole>
 __device__ inline void unstage(const T* from, T* to, unsigned elements) {
     constexpr int width = 16 / sizeof(T);
+    static_assert(Threads >= width, "one for each element behind the last vector");
     const int vectors = elements / width;
     __syncthreads();
 #pragma unroll 1
@@ -92,7 +94,7 @@ template <class T> __device__ inline Shared<T> pinned(Shared<T> from) {
     return from;
 }
 
-// Volatile: no barrier is passed.
+// Volatile, so that none is moved in front of the barrier behind what it reads.
 template <int Bytes, class T> __device__ inline void load_shared(const Shared<T>& from, unsigned* word) {
 #ifdef __CUDA_ARCH__
     if constexpr (Bytes == 4) {
@@ -114,6 +116,7 @@ template <int Bytes, class T> __device__ inline void load_shared(const Shared<T>
 // Reads Bytes that begin at any element: by the words that have some of them, shifted to where they belong.
 // What is behind them in the last word is anything.
 template <int Bytes, class T> __device__ inline void load_anywhere(const Shared<T>& from, unsigned* word) {
+    static_assert(sizeof(T) < 4, "others begin with a word");
     constexpr int words = (Bytes + 3) / 4, loads = (Bytes + 4 - int(sizeof(T)) + 3) / 4;
     const int behind = (from.address + Bytes - 1) & ~3;
     Shared<unsigned> at{from.address & ~3};

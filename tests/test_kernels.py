@@ -30,6 +30,7 @@ from gpupool.dtypes import BFLOAT16, DTYPES, FLOAT16
 from gpupool.jit import kernel_folder
 from gpupool.opset import OPERATORS
 from gpupool.planner import THREADS, Plan, roi, rows, separable, specialised
+from gpupool.planner.launches import SHARED_BYTES
 from gpupool.planner.parameters import window_dtype
 from gpupool.planner.plane import PART_LOADS
 from gpupool.problem import resolve
@@ -707,6 +708,7 @@ def staged_rows(function: str, dtype: str) -> list[Configuration]:
         ((2, 20, 9, 12), window | {"dilations": (2, 1), "pads": (2, 1, 1, 0)}),
         ((5, 16, 14, 14), {"kernel_shape": 2, "strides": 2}),
         ((1, 300, 9), {"kernel_shape": 4, "strides": 2, "ceil_mode": True}),
+        ((3, 50, 7, 8), {"kernel_shape": 3, "strides": 2}),
         *(anywhere if strategies.dtype_of(dtype).itemsize < 4 else ()),
     ):
         x = with_a_few_nan(dtype, shape)
@@ -715,6 +717,8 @@ def staged_rows(function: str, dtype: str) -> list[Configuration]:
             cases.append(Case(function, (x,), arguments | {"return_indices": True}))
         if function == "average_pool":
             cases.append(Case(function, (x,), arguments | {"count_include_pad": True}))
+            if x.dtype.kind in "iu":
+                cases.append(Case(function, (x,), arguments | {"dtype": "float32"}))
     return [
         Configuration(case, kernel)
         for case in cases
@@ -729,6 +733,7 @@ def test_rows_of_staged_planes_equal_the_oracle(function, dtype):
     assert sum(launch.kernel == "rows_staged" for launch in launches) > 0.7 * len(found), launches
     ways = {launch.template[-2:] for launch in launches if launch.kernel == "rows_staged"}
     assert ways == set(product(("false", "true"), repeat=2)), "whole blocks, and their results"
+    assert all(launch.shared <= SHARED_BYTES for launch in launches)
     for configuration in found:
         assert_configuration_right(configuration, build="checked")
 

@@ -7,9 +7,10 @@ import dataclasses
 import re
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import product
+from itertools import chain, product
 from math import gcd, prod
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from gpupool.dtypes import DTYPES
 from gpupool.errors import GpupoolValueError
 from gpupool.planner import (
     THREADS,
+    Launch,
     parameters,
     plan,
     rows,
@@ -324,13 +326,56 @@ def test_odd_rows_are_read_from_shared_memory_as_a_whole_and_written_there(
     few = dataclasses.replace(problem, shape=(1, 512, *spatial))
     images, channels, *steps = contiguous(problem.shape)
     apart = 2 * images, 2 * channels, *steps
-    with patch.object(specialised, "admitted", Counter()), emulator.constants(SPECIALISATIONS=0):
-        refused = plan(problem)
-    others = [plan(few), plan(problem, alignment=itemsize), plan(problem, strides=apart), refused]
+    calls: list[tuple[PoolProblem, dict[str, Any]]] = [
+        (few, {}), (problem, {"alignment": itemsize}), (problem, {"strides": apart})
+    ]  # fmt: skip
+    others = [plan(one, **arguments).launches for one, arguments in calls]
+    spent = Counter({("rows", "another"): 1})
+    with patch.object(specialised, "admitted", spent), emulator.constants(SPECIALISATIONS=1):
+        others.append(plan(problem).launches)
+        with emulator.constants(AHEAD=10**9):
+            refused = plan(problem).launches
     with emulator.constants(AHEAD=10**9):
-        others.append(plan(problem))
-    for other in others:
-        assert {launch.kernel for launch in other.launches}.isdisjoint({"rows_staged"})
+        usual = [*(plan(one, **arguments).launches for one, arguments in calls), refused]
+    assert [kernels(of) for of in others] == [kernels(of) for of in usual]
+    assert "rows_staged" not in kernels(chain.from_iterable(others))
+
+
+def kernels(launches: Iterable[Launch]) -> list[str]:
+    return [launch.kernel for launch in launches]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "row", "load"),
+    [
+        ("float32", 13, 1),
+        ("float16", 14, 2),
+        ("float16", 13, 16),
+        ("float16", 1, 1),
+        ("int8", 12, 4),
+        ("int8", 6, 8),
+        ("int8", 2, 2),
+    ],
+)
+def test_rows_in_shared_memory_are_read_as_a_whole_where_no_words_fit(
+    dtype: str, row: int, load: int
+) -> None:
+    problem = resolve("max", (64, 512, 9, row), dtype, kernel_shape=(3, 1), pads=(1, 0, 1, 0))
+    geometry = Geometry.of(problem, contiguous(problem.shape))
+    tile = Tile.of(problem, geometry, 16, row, row, 1, 1, True, shared=True)
+    assert tile is not None
+    assert (tile.load, tile.anywhere) == (load, load > row)
+
+
+def test_rows_in_shared_memory_are_taken_only_where_memory_is_not_the_limit_without() -> None:
+    fast, slow = (
+        resolve("max", (64, 512, 13, 13), "float16", kernel_shape=k, pads=k // 2) for k in (1, 5)
+    )
+    with emulator.constants(AHEAD=1e-9):
+        assert plan(fast).launches[0].template[-1] != "true"
+        (launch,) = plan(slow).launches
+    assert launch.kernel == "rows_staged"
+    assert int(launch.template[8]) > 1, "rows of outputs that share what they read"
 
 
 @pytest.mark.parametrize(

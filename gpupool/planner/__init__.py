@@ -28,7 +28,7 @@ from gpupool.planner import (
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import THREADS, Launch, Plan, Scalar
 from gpupool.planner.parameters import by_powers
-from gpupool.planner.specialised import COMPILED_IN, admit, specialisable
+from gpupool.planner.specialised import COMPILED_IN, admissible, admit, specialisable
 from gpupool.planner.tile import Tile
 from gpupool.problem import (
     PoolProblem,
@@ -149,10 +149,17 @@ def _single_columns_cost(problem: PoolProblem, geometry: Geometry) -> float:
 def _rows_tile(
     problem: PoolProblem, geometry: Geometry, alignment: int, kernel: str
 ) -> Tile | None:  # fmt: skip
-    """Return the tile of rows.cu that costs least; unless asked for, where it is worth it."""
+    """Return the tile of rows.cu that costs least; unless asked for, where it is worth it.
+
+    One in shared memory is there only if it may be compiled: no other launch serves it.
+    """
     if kernel in ("window", "specialised", "plane", "channels") or not specialisable(geometry):
         return None
     tile = rows.cheapest(problem, geometry, alignment)
+    if tile is not None and tile.shared:
+        launch = rows.staged_launch(problem, geometry, alignment, tile)
+        if launch is None or not admissible("rows", launch.kernel, *launch.template):
+            tile = rows.cheapest(problem, geometry, alignment, shared=False)
     if tile is None or kernel == "rows":
         return tile
     cheaper = rows.instructions(problem, geometry, tile) < window.cost(problem, geometry)

@@ -74,8 +74,8 @@ STAGED_CODE, STAGE, COPY = 60, 40, 9
 """Instructions that the copies to shared memory and back take to compile as long as, those of a
 thread, and those of each vector."""
 
-AHEAD = 1.4
-"""How many times less a tile in shared memory must cost than another: no run has timed it yet."""
+AHEAD = 1.2
+"""How many times less a tile in shared memory must cost than all else: no run has timed it yet."""
 
 REACH = 128
 """Positions from the first tap of a dilated window to its last, at most: lines between taps, which
@@ -85,11 +85,13 @@ TILE_ROW = 28
 """Outputs of a row that one thread may take whole, so that its padding needs no instruction."""
 
 
-def cheapest(problem: PoolProblem, geometry: Geometry, alignment: int) -> Tile | None:
+def cheapest(
+    problem: PoolProblem, geometry: Geometry, alignment: int, shared: bool = True
+) -> Tile | None:  # fmt: skip
     """Return the tile that takes the shortest time, or None where rows.cu does not apply.
 
     That is one whose instructions leave memory the limit, of a short kernel if there is one, or one
-    in shared memory that clearly takes fewer.
+    in shared memory that takes fewer, if there may be.
     """
     dims, inner = geometry.dims, geometry.dims[-1]
     if len(dims) > 3 or inner.axis.pad_begin >= inner.axis.extent:
@@ -120,10 +122,10 @@ def cheapest(problem: PoolProblem, geometry: Geometry, alignment: int) -> Tile |
         ]
         if fitting:
             _, total, tile = min(fitting, key=itemgetter(0, 1))
-            if most == limit:
+            if most == limit or not shared:
                 return tile
-            return _cheapest_in_shared_memory(problem, geometry, alignment, total / AHEAD) or tile
-    return _cheapest_in_shared_memory(problem, geometry, alignment, inf)
+            return _cheapest_in_shared_memory(problem, geometry, alignment, total) or tile
+    return _cheapest_in_shared_memory(problem, geometry, alignment, inf) if shared else None
 
 
 def _cheapest_in_shared_memory(
@@ -145,7 +147,10 @@ def _cheapest_in_shared_memory(
 
 
 def instructions(problem: PoolProblem, geometry: Geometry, tile: Tile) -> float:
-    """Estimate the instructions of a tile, or those that issue while shared memory takes longer."""
+    """Estimate the instructions of a tile, or those that issue while shared memory takes longer.
+
+    A tile in shared memory counts for AHEAD times as many.
+    """
     total = Estimate.of(problem, geometry, tile).total
     if not tile.shared:
         return total
@@ -155,7 +160,7 @@ def instructions(problem: PoolProblem, geometry: Geometry, tile: Tile) -> float:
     load = WORD_BYTES if tile.anywhere else tile.load * problem.dtype.itemsize
     stores = threads / WARP * tile.rows * tile.outputs / tile.store
     turns = MEET * (loads * _turns_of(apart, load) + stores) + vectors * VECTOR_BYTES / LINE_BYTES
-    return max(total + STAGE * threads + COPY * vectors, TURN * turns)
+    return AHEAD * max(total + STAGE * threads + COPY * vectors, TURN * turns)
 
 
 def leaves_memory_the_limit(problem: PoolProblem, geometry: Geometry, tile: Tile) -> bool:

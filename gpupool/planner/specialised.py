@@ -47,13 +47,19 @@ def admit(kernel: str, *template: str) -> bool:
     """Count a specialisation; False where none may be, or the process has asked for as many."""
     asked = (kernel, *template)
     with _counting:
-        if not compiles_in() or (not admitted[asked] and spent(kernel)):
+        if not admissible(*asked):
             return False
         admitted[asked] += 1
     revocable = _revocable.get()
     if revocable is not None:
         revocable.append(asked)
     return True
+
+
+def admissible(kernel: str, *template: str) -> bool:
+    """Whether a specialisation may be: one that was admitted, or one more."""
+    with _counting:
+        return compiles_in() and bool(admitted[kernel, *template] or not spent(kernel))
 
 
 @contextmanager

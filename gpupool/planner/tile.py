@@ -20,7 +20,7 @@ TILE_OUTPUTS = 32
 """Registers that its outputs may take: more cost compile time and gain little."""
 
 WORD_BYTES = 4
-"""Bytes that shared memory gives a thread at once at least."""
+"""Bytes of a bank of shared memory: narrower loads take as long."""
 
 CLAMPED_HALO = 4
 """Pixels of a halo that is read from the nearest vector: with more ptxas spills."""
@@ -40,7 +40,7 @@ class Tile:
     row: int  # pixels of the row where one thread takes it whole, else 0
     over: str  # where in its row it may lie over the edge: nowhere is neither down the columns
     partial: str  # where in its row windows may count fewer taps
-    shared: bool = False  # whole rows in shared memory, which begin anywhere
+    shared: bool = False  # whether rows and results are in shared memory
 
     @classmethod
     def of(
@@ -49,7 +49,7 @@ class Tile:
     ) -> Tile | None:  # fmt: skip
         """Return the tile with the widest vectors that fit, or None where nothing does.
 
-        A row that no vector fits is read from shared memory as a whole.
+        A row that no words fit is read from shared memory as a whole.
         """
         *outer, inner = geometry.dims
         body = 0 if row else outputs * inner.axis.stride * lanes if packed else lanes
