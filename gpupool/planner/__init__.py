@@ -8,7 +8,7 @@ here that knows its template arguments and what it costs; this one chooses among
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache, partial
 from math import inf
@@ -158,7 +158,7 @@ def _rows_tile(
     tile = rows.cheapest(problem, geometry, alignment)
     if tile is not None and tile.shared:
         launch = rows.staged_launch(problem, geometry, alignment, tile)
-        if launch is None or not admissible("rows", launch.kernel, *launch.template):
+        if launch is None or not _asks(admissible, launch):
             tile = rows.cheapest(problem, geometry, alignment, shared=False)
     if tile is None or kernel == "rows":
         return tile
@@ -182,9 +182,14 @@ def _sliding_launch(
     not be compiled any more there is window.cu's kernel of the window, which serves any size.
     """
     for launch in _specialised(problem, geometry, alignment, tile, kernel):
-        if admit(COMPILED_IN[launch.called], launch.kernel, *launch.template):
+        if _asks(admit, launch):
             return launch
     return window.launch(problem, geometry, specialised=False)
+
+
+def _asks(allowed: Callable[..., bool], launch: Launch) -> bool:
+    """Ask for a launch's specialisation: kernels of one file count together."""
+    return allowed(COMPILED_IN[launch.called], launch.kernel, *launch.template)
 
 
 def _specialised(

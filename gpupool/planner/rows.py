@@ -360,7 +360,7 @@ def staged_launch(
     planes = staged_planes(problem, geometry, alignment, tile)
     if not planes:
         return None
-    if _scatters(problem, geometry, tile):
+    if not tile.shared and _scatters(problem, geometry, tile):
         both = replace(tile, shared=True)
         if planes_of_both := _planes_of_a_block(problem, geometry, alignment, both):
             planes, tile = planes_of_both, both
