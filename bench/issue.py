@@ -13,6 +13,11 @@ to the size of the outputs, which shows that the sample went where real data wou
     issued    the mean of these slots over the sampled warps
     path      the instructions of a single lane, the count most frequent among the lanes
     accesses  loads and stores of the mean lane, by instruction and width
+    lines     lines of the first cache that the mean warp's loads and stores look up
+    sectors   those that its stores write
+    turns     how often shared memory gives or takes words for it
+
+Addresses that hang on data touch nothing: those of elements that a code or a second look finds.
 """
 
 from __future__ import annotations
@@ -24,18 +29,22 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpupool.errors import GpupoolError
+from gpupool.planner.banks import turns
+from gpupool.planner.launches import LINE_BYTES, SECTOR_BYTES, WARP
 
-from .lanes import EVERY, MEMORY, TRUE, Array, Lanes, Value
+from .lanes import EVERY, MEMORY, PLACED, TRUE, Array, Lanes, Value
 from .liveness import FOREIGN, passed_over
 from .sass import Instruction
-
-WARP = 32
+from .traffic import address, distinct
 
 STRAY = frozenset(("DIV", "CONV"))
 """Branches only of warps that diverged where they should not."""
 
 CALLED = 100
 """Instructions that a function counts as where ways are compared."""
+
+TOUCHED = "lines", "sectors", "turns"
+"""What accesses of warps are counted in."""
 
 LIMIT = 1_000_000
 """Steps after which a kernel counts as endless."""
@@ -49,6 +58,9 @@ class Counts:
     path: int
     accesses: dict[tuple[str, int], float]
     assumed: int
+    lines: float
+    sectors: float
+    turns: float
 
     def moved(self, *names: str) -> float:
         """Bytes that the mean lane moves by these instructions."""
@@ -93,7 +105,8 @@ def count(
     frequency = Counter(stepper.executed[thread < threads].tolist())
     path = max(frequency, key=lambda n: (frequency[n], n))
     accesses = {key: float(times.mean()) for key, times in sorted(stepper.accesses.items())}
-    return Counts(float(stepper.issued.mean()), path, accesses, len(stepper.assumed))
+    touched = (stepper.touched[what] / stepper.issued.size for what in TOUCHED)
+    return Counts(float(stepper.issued.mean()), path, accesses, len(stepper.assumed), *touched)
 
 
 class _Stepper:
@@ -115,6 +128,7 @@ class _Stepper:
         self.accesses: dict[tuple[str, int], Array] = defaultdict(
             lambda: np.zeros(alive.size, np.int64)
         )
+        self.touched = Counter[str]()
 
     def run(self) -> None:
         """Step the lanes that are furthest behind until all have left."""
@@ -186,8 +200,21 @@ class _Stepper:
             if name in MEMORY:
                 on = active if guard is TRUE else active & ((guard.bits != 0) | ~guard.known)
                 self.accesses[name, instruction.width] += on
+                if name in PLACED:
+                    self._touch(instruction, on)
             self.lanes.execute(instruction, self.among, guard)
         self._go(place + 1, active)
+
+    def _touch(self, instruction: Instruction, on: Array) -> None:
+        place = address(self.lanes, instruction.operands[instruction.name[0] == "L"])
+        at = np.broadcast_to(place.bits, on.shape).reshape(-1, WARP)
+        known = (on & place.known).reshape(-1, WARP)
+        if instruction.name in ("LDS", "STS"):
+            self.touched["turns"] += int(turns(at, known, instruction.width).sum())
+        else:
+            self.touched["lines"] += distinct(at, known, LINE_BYTES)
+        if instruction.name == "STG":
+            self.touched["sectors"] += distinct(at, known, SECTOR_BYTES)
 
     def _set_members(self, barrier: str, members: Array, active: Array) -> None:
         """Set a barrier of the warps that are here; other warps keep theirs."""
@@ -228,9 +255,9 @@ class _Stepper:
         value = self.lanes.read(register)
         if (active & ~value.known).any():
             raise GpupoolError(f"the simulation does not know where to return: {instruction}")
-        addresses = np.broadcast_to(value.bits, active.shape)
-        for address in np.unique(addresses[active]):
-            self._go(self.index[int(address) + int(base, 16)], active & (addresses == address))
+        places = np.broadcast_to(value.bits, active.shape)
+        for place in np.unique(places[active]):
+            self._go(self.index[int(place) + int(base, 16)], active & (places == place))
 
     def _release(self) -> None:
         """Let lanes pass a barrier where every member that still runs has come."""

@@ -231,6 +231,9 @@ MEMORY = frozenset(
 )  # fmt: skip
 """Instructions that load or store."""
 
+PLACED = frozenset(("LDG", "STG", "LDS", "STS"))
+"""Those of memory and of shared memory, whose addresses are followed."""
+
 
 @cache
 def written(instruction: Instruction) -> tuple[str, ...]:

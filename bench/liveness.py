@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from .lanes import MEMORY, Fields, computed, following, written
+from .lanes import MEMORY, PLACED, Fields, computed, following, written
 from .sass import Instruction
 
 _NAME = re.compile(r"U?[RP]\d+")
@@ -73,7 +73,10 @@ def _decisive(instruction: Instruction) -> _Names:
     """Return what it reads to decide, whether or not what it writes is needed."""
     if instruction.name in CONTROL | LOCAL:
         return _registers(instruction, (*instruction.operands, instruction.guard))
-    return _registers(instruction, [instruction.guard] if instruction.name in MEMORY else [])
+    if instruction.name not in MEMORY:
+        return frozenset()
+    address = instruction.operands[:2] if instruction.name in PLACED else ()
+    return _registers(instruction, (*address, instruction.guard))
 
 
 def reads(instruction: Instruction) -> _Names:
@@ -116,5 +119,5 @@ def _words(instruction: Instruction) -> int:
     """Return the most registers that an operand of an instruction may be."""
     if instruction.name in LOCAL or instruction.name in ("LDC", "ULDC"):
         return max(1, instruction.width // 4)
-    several = instruction.name == "CS2R" or instruction.modifiers & {"WIDE", "HI", "S64", "U64"}
-    return 2 if several else 1
+    several = instruction.modifiers & {"WIDE", "HI", "S64", "U64"}
+    return 2 if several or instruction.name in ("CS2R", *PLACED) else 1

@@ -14,7 +14,7 @@ from gpupool import jit
 from gpupool.device import compiler_reason
 from gpupool.errors import GpupoolError
 from gpupool.planner import THREADS, Launch, Plan, plan
-from gpupool.planner.launches import BUDGET
+from gpupool.planner.launches import BUDGET, LOOKUP, SECTOR_BYTES, TURN, WARP
 from gpupool.problem import PoolProblem
 
 from . import issue, sass
@@ -95,7 +95,7 @@ def occupancy(registers: int, shared: int, threads: int = THREADS) -> float:
     >>> occupancy(32, 0), occupancy(40, 48 * 1024)
     (1.0, 0.5)
     """
-    warps = issue.whole_warps(threads) // issue.WARP
+    warps = issue.whole_warps(threads) // WARP
     each_warp = -(-max(registers, 1) * 32 // 256) * 256
     by_registers = REGISTERS // each_warp // warps
     by_shared = SHARED // (-(-(shared + 1024) // 128) * 128)
@@ -127,7 +127,7 @@ def _analyse(case: Case, chosen: Plan, blocks: int) -> dict[str, Any]:
     issued = total("issued")
     stored = sum(output.nbytes for output in case.problem.outputs)
     reread = total("loaded") * outputs / (case.least_bytes - stored)
-    written = launches[-1]["stored"] * threads[-1] / stored
+    written, touched = (launches[-1][what] * threads[-1] / stored for what in ("stored", "touched"))
     return {
         "id": case.id,
         "title": case.title,
@@ -140,9 +140,12 @@ def _analyse(case: Case, chosen: Plan, blocks: int) -> dict[str, Any]:
         "budget": round(budget, 2),
         "path": round(total("path"), 2),
         "issued": round(issued, 2),
+        "lines": round(total("lines"), 2),
+        "turns": round(total("turns"), 2),
         "predicted": round(min(1.0, budget / total("slots")), 4),
         "goal": case.goal_copy,
         "reread": round(reread, 3),
+        "rewritten": round(touched, 3),
         "doubt": doubt(reread, written),
         "launches": launches,
     }
@@ -173,14 +176,20 @@ def analyse_launch(chosen: Plan, launch: Launch, blocks: int) -> dict[str, Any]:
     counts = issue.count(built.code, bank, issue.sample(launch.grid, launch.block, blocks))
     taken = built.resources
     shared = taken.shared + launch.shared
+    # As many instructions of a thread issue meanwhile.
+    lines, turns = LOOKUP * counts.lines / WARP, TURN * counts.turns / WARP
+    idle = max(1.0, MULTIPROCESSORS / prod(launch.grid))
     return {
         "kernel": f"{launch.source}: {launch.expression}",
         "grid": list(launch.grid),
         "issued": round(counts.issued, 2),
-        "slots": round(counts.issued * max(1.0, MULTIPROCESSORS / prod(launch.grid)), 2),
+        "lines": round(lines, 2),
+        "turns": round(turns, 2),
+        "slots": round(max(counts.issued, lines, turns) * idle, 2),
         "path": counts.path,
         "assumed": counts.assumed,
         "stored": round(counts.moved("STG"), 4),
+        "touched": round(SECTOR_BYTES * counts.sectors / WARP, 4),
         "loaded": round(counts.moved("LDG", "LDGSTS"), 4),
         "accesses": [
             {"name": name, "bytes": width, "times": round(times, 3)}
@@ -196,10 +205,13 @@ def analyse_launch(chosen: Plan, launch: Launch, blocks: int) -> dict[str, Any]:
 
 
 HEAD = (
-    "id", "case", "dtype", "window", "budget", "path", "issued", "of copy", "goal", "regs", "spill",
-    "shared", "occ", "load", "store", "re-read", "assumed", "kernel",
+    "id", "case", "dtype", "window", "budget", "path", "issued", "lines", "turns", "of copy",
+    "goal", "regs", "spill", "shared", "occ", "load", "store", "re-read", "re-written", "assumed",
+    "kernel",
 )  # fmt: skip
-"""Columns: instructions of an output (allowed, of one lane, issued), share of copy they allow."""
+"""Columns: instructions of an output (allowed, of one lane, issued), those that would issue while
+the first cache looks up its lines and shared memory takes its turns, and the share of copy that the
+most of them allow; how often the input is read, and the sectors written for each of the output."""
 
 
 def cells(row: dict[str, Any]) -> list[str]:
@@ -210,11 +222,11 @@ def cells(row: dict[str, Any]) -> list[str]:
     goal = "" if row["goal"] is None else f"{row['goal']:.2f}"
     return [
         row["id"], row["title"], row["dtype"], row["window"],
-        number(row["budget"]), number(row["path"]), number(row["issued"]),
+        *(number(row[key]) for key in ("budget", "path", "issued", "lines", "turns")),
         share, goal,
         str(main["registers"]), str(main["spills"]), str(main["shared"]),
         f"{main['occupancy']:.2f}", _widths(main, "LDG"), _widths(launches[-1], "STG"),
-        f"{row['reread']:.2f}", str(main["assumed"]),
+        f"{row['reread']:.2f}", f"{row['rewritten']:.2f}", str(main["assumed"]),
         " + ".join(short(launch["kernel"]) for launch in launches),
     ]  # fmt: skip
 
@@ -237,10 +249,10 @@ def _widths(launch: dict[str, Any], kind: str) -> str:
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the overall bound by issue in one line."""
+    """Return the overall bound in one line."""
     mean = float(np.exp(np.mean([np.log(row["predicted"]) for row in rows])))
     below = [row["id"] for row in rows if row["goal"] and row["predicted"] < row["goal"]]
-    text = f"{len(rows)} cases, issue allows {mean:.2f} of copy speed (geometric mean)"
+    text = f"{len(rows)} cases, {mean:.2f} of copy speed is allowed (geometric mean)"
     doubts = [f"{row['id']}: {row['doubt']}" for row in rows if row["doubt"]]
     text += f"; below their goal: {', '.join(below)}" if below else ""
     return text + (f"; not to be believed: {', '.join(doubts)}" if doubts else "")

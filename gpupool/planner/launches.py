@@ -21,8 +21,8 @@ SHARED_BYTES = 48 * 1024
 VECTOR_BYTES = 16
 """Bytes that a thread reads or writes at once, at most."""
 
-SECTOR_BYTES = 32
-"""Bytes that memory moves at least."""
+SECTOR_BYTES, LINE_BYTES = 32, 128
+"""Bytes that memory moves at least, and of a line of the first cache."""
 
 BUSY = 2**14
 """Threads that keep a large card issuing, a warp for each of its schedulers: fewer are no gain."""
@@ -32,6 +32,13 @@ FILL = 2**16
 
 BUDGET = 7.8
 """Thread-instructions that an H200 issues in the time it copies one byte (33.4e12 / 4.3e12)."""
+
+LOOKUP = 64
+"""Those that it issues while the first cache looks up a line for a warp: two a cycle. That is the
+time that W10 and W25 of ``bench``, rows that threads took whole from memory, took there."""
+
+TURN = 2 * LOOKUP
+"""Those that it issues while shared memory gives a word of every bank, in a cycle."""
 
 MOST_BLOCKS = 2**31 - 1
 """Blocks that CUDA takes along the first axis of a grid."""

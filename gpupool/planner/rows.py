@@ -11,13 +11,17 @@ from typing import Any
 
 import numpy as np
 
+from gpupool.planner.banks import WORD_BYTES
 from gpupool.planner.geometry import Dim, Geometry
 from gpupool.planner.launches import (
     BLOCKS,
     BUDGET,
+    LINE_BYTES,
+    LOOKUP,
     SECTOR_BYTES,
     SHARED_BYTES,
     THREADS,
+    TURN,
     VECTOR_BYTES,
     WARP,
     Launch,
@@ -32,7 +36,7 @@ from gpupool.planner.parameters import (
     sizes,
     window_parameters,
 )
-from gpupool.planner.tile import WORD_BYTES, Tile
+from gpupool.planner.tile import Tile
 from gpupool.planner.tile_cost import Estimate, Line, down_axis, lines
 from gpupool.problem import PoolProblem
 from gpupool.validate import INT32_MAX
@@ -51,13 +55,6 @@ APART, HELD, REREAD = 0.3, 0.15, 0.3
 """Powers of what makes a tile slower than its instructions: how far apart neighbouring threads read
 and write, what a thread holds, and how often the input is read. Fitted to the times of 950 tiles of
 46 cases on an H200; the tile chosen took 2 % longer than the fastest, in the mean."""
-
-LINE_BYTES, LOOKUP = 128, 64
-"""Bytes of a line of the first cache, and thread-instructions that issue while one is looked up:
-two a cycle. That is the time that W10 and W25 of ``bench``, whole rows, took on an H200."""
-
-TURN = 2 * LOOKUP
-"""Those that issue while shared memory reads as many bytes from different banks, in a cycle."""
 
 MEET = 2
 """Turns for one where rows of odd sizes meet in banks, by the addresses of all lanes."""

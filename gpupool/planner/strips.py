@@ -11,7 +11,15 @@ from operator import attrgetter
 import numpy as np
 
 from gpupool.planner.geometry import OVERHANG, Geometry
-from gpupool.planner.launches import FILL, SHARED_BYTES, VECTOR_BYTES, WARP, Launch, Scalar
+from gpupool.planner.launches import (
+    FILL,
+    LINE_BYTES,
+    SHARED_BYTES,
+    VECTOR_BYTES,
+    WARP,
+    Launch,
+    Scalar,
+)
 from gpupool.planner.parameters import (
     accumulator,
     boolean,
@@ -34,10 +42,6 @@ LANE_BYTES = 32
 
 PIXELS = (1, 2, 4)
 """Those of a lane, channels last."""
-
-LINE_BYTES = 128
-"""Of the first cache, which looks up a line while a warp issues one instruction: four of each in a
-cycle (NVIDIA's Greg Smith on Volta, forums.developer.nvidia.com/t/pascal-l1-cache/49571)."""
 
 WARPS, IDLE = 2, 1 / 16
 """Warps of a block at most, and the share of all warps that may have no columns."""
@@ -305,7 +309,11 @@ def _cost(
 
 
 def _lookups(problem: PoolProblem, geometry: Geometry, paired: bool, pixels: int) -> float:
-    """Estimate the lines that a warp touches in the columns of an image."""
+    """Estimate the lines that a warp touches in the columns of an image.
+
+    One is looked up while a warp issues an instruction: four of each in a cycle (NVIDIA's Greg
+    Smith on Volta, forums.developer.nvidia.com/t/pascal-l1-cache/49571).
+    """
     if not pixels:
         return 0
     outer, inner = geometry.dims

@@ -8,6 +8,7 @@ from functools import lru_cache
 from itertools import product
 from math import prod
 
+from gpupool.planner.banks import WORD_BYTES
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.parameters import pairs, pairs_sums, vector_width
 from gpupool.problem import PoolProblem
@@ -18,9 +19,6 @@ TILE_REGISTERS = 56
 
 TILE_OUTPUTS = 32
 """Registers that its outputs may take: more cost compile time and gain little."""
-
-WORD_BYTES = 4
-"""Bytes of a bank of shared memory: narrower loads take as long."""
 
 CLAMPED_HALO = 4
 """Pixels of a halo that is read from the nearest vector: with more ptxas spills."""

@@ -10,9 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from gpupool.planner.banks import WORD_BYTES
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import BUSY
-from gpupool.planner.tile import WORD_BYTES, Tile, positions, vector
+from gpupool.planner.tile import Tile, positions, vector
 from gpupool.problem import PoolProblem
 from gpupool.window import Axis
 
