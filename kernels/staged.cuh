@@ -1,8 +1,6 @@
 // Small planes that adjoin, copied to shared memory as a whole.
 #pragma once
-#include "element.cuh"
-
-extern __shared__ __align__(128) unsigned char shared[];
+#include "shared.cuh"
 
 // Where a vector of 16 bytes lies in shared memory, within the same 128 bytes: planes whose sizes are
 // multiples of these would have all their first vectors in the same banks.
@@ -58,59 +56,6 @@ __device__ inline void unstage(const T* from, T* to, unsigned elements) {
         reinterpret_cast<uint4*>(to)[i] = reinterpret_cast<const uint4*>(from)[i];
     const unsigned single = vectors * width + threadIdx.x;
     if (!Whole && single < elements) to[single] = from[single];
-}
-
-// Reads Bytes of shared memory, as aligned as they are many.
-template <int Bytes> __device__ inline void load_shared(const void* from, unsigned* word) {
-    if constexpr (Bytes == 1) word[0] = *static_cast<const unsigned char*>(from);
-    else if constexpr (Bytes == 2) word[0] = *static_cast<const unsigned short*>(from);
-    else memcpy(word, __builtin_assume_aligned(from, least(Bytes, 16)), Bytes);
-}
-
-// An element in shared memory, by its address there: one of 32 bits, and of a pointer the compiler would have
-// to find out anew for each load which memory it is to.
-template <class T> struct Shared {
-    int address;
-
-#ifdef __CUDA_ARCH__
-    __device__ explicit Shared(const T* p) : address(static_cast<int>(__cvta_generic_to_shared(p))) {}
-    __device__ const T* pointer() const {
-        return static_cast<const T*>(__cvta_shared_to_generic(static_cast<unsigned>(address)));
-    }
-#else
-    __device__ explicit Shared(const T* p)
-        : address(static_cast<int>(reinterpret_cast<const unsigned char*>(p) - shared)) {}
-    __device__ const T* pointer() const { return reinterpret_cast<const T*>(shared + address); }
-#endif
-    __device__ explicit Shared(int bytes) : address(bytes) {}
-    __device__ Shared operator+(int elements) const {
-        return Shared(address + elements * static_cast<int>(sizeof(T)));
-    }
-    __device__ Shared operator-(int elements) const { return *this + -elements; }
-    __device__ T operator[](int i) const { return *(*this + i).pointer(); }
-};
-template <class T> __device__ inline Shared<T> pinned(Shared<T> from) {
-    from.address = pinned(from.address);
-    return from;
-}
-
-// Volatile, so that none is moved in front of the barrier behind what it reads.
-template <int Bytes, class T> __device__ inline void load_shared(const Shared<T>& from, unsigned* word) {
-#ifdef __CUDA_ARCH__
-    if constexpr (Bytes == 4) {
-        asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word[0]) : "r"(from.address));
-    } else if constexpr (Bytes == 8) {
-        asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
-                     : "=r"(word[0]), "=r"(word[1]) : "r"(from.address));
-    } else if constexpr (Bytes > 8) {
-#pragma unroll
-        for (int i = 0; i < Bytes / 4; i += 4)
-            asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                         : "=r"(word[i]), "=r"(word[i + 1]), "=r"(word[i + 2]), "=r"(word[i + 3])
-                         : "r"(from.address + 4 * i));
-    } else
-#endif
-        load_shared<Bytes>(from.pointer(), word);
 }
 
 // Reads Bytes that begin at any element: by the words that have some of them, shifted to where they belong.

@@ -25,13 +25,12 @@
 //
 // Of greater strides every stride-th row is reduced along a row; that of columns, Stride, is known here.
 //
-// Counted cost for each maximum of 512 x 512 planes: 13.9 for 13 x 13 of float32 and 23.2 for 63 x 63, 8.2
-// and 15.3 for float16, 8.8 and 17.1 for uint8; channels last 19.3 and 43.6, 9.6 and 21.7, 10.6 and 25.2;
-// at strides 2, of which there are a quarter, three times that. For each average 24.7 and 36.2, 22.8 and
-// 35.0, 19.6 and 36.4; channels last 31.8 and 64.0, 28.8 and 63.0, 20.1 and 67.7.
+// Counted cost for each maximum of 512 x 512 planes: 15.0 for 13 x 13 of float32 and 24.7 for 63 x 63, 9.2
+// and 15.6 for float16, 10.1 and 17.2 for uint8; channels last 19.5 and 41.2, 9.7 and 20.4, 10.8 and 23.8;
+// at strides 2, of which there are a quarter, three times that. For each average 25.1 and 39.1, 23.7 and
+// 37.6, 20.5 and 39.3; channels last 30.5 and 63.4, 28.0 and 61.1, 21.4 and 65.8.
 #include "merged.cuh"
-
-extern __shared__ __align__(16) unsigned char shared[];
+#include "shared.cuh"
 
 struct Strips {
     int planes;          // or, channels last, images
@@ -67,9 +66,8 @@ template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, in
     using T = typename Op::Element;
     using Out = typename Op::Out;
     using Value = typename Merged<Op>::Accumulator;
-    static constexpr int warp = 32, Vector = 32 / sizeof(Value), units = 2;  // of 16 bytes
+    static constexpr int warp = 32, Vector = 32 / sizeof(Value), Unit = Vector / 2;  // of 32 and of 16 bytes
     using Values = Pack<Value, Vector>;
-    using Unit = Pack<Value, Vector / units>;
     static constexpr bool Last = Pixels > 0, twins = Op::pairs && !Last;
     static constexpr int halves = Op::pairs && Last ? 2 : 1;                       // channels of a value
     static constexpr int Across = Last ? Pixels : Vector, Deep = Vector / Across;  // columns, values of each
@@ -98,7 +96,7 @@ template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, in
     const Strips s;  // a copy: by reference it costs the compiler more time
     Merged<Op> merged;
     const int lane, top;  // the first row of outputs
-    Unit* const run;
+    const Shared<Value> run;
     int first;            // of all rows from there on, the one that is stored first
     int wait;             // rows from the next one to one that is stored
     Columns own, twin;
@@ -106,7 +104,8 @@ template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, in
     __device__ Strip(const T* x, Out* y, const Strips& strips, const Window<2, int>& window)
         : w(window), s(strips), merged(window.norm), lane(threadIdx.x % warp),
           top(row_of_strips() * strips.height),
-          run(reinterpret_cast<Unit*>(shared) + threadIdx.x / warp * (strips.run * units * warp) + lane) {
+          run(::pinned(Shared<Value>(reinterpret_cast<Value*>(shared)) +
+                       (int(threadIdx.x / warp) * strips.run * Vector * warp + lane * Unit))) {
         first = Stride > 1 ? s.stride.quotient(top + s.stride.divisor - 1) : top;
         const int number = s.down.quotient(blockIdx.x) * (blockDim.x / warp) + threadIdx.x / warp;
         const int strip = twins ? 2 * number : number;
@@ -156,16 +155,21 @@ template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, in
     __device__ static const T* nowhere() { return reinterpret_cast<const T*>(nothing_there<Op>); }
     __device__ int row_of_results() const { return inner().out.divisor * (Last ? w.channels.divisor : 1); }
 
-    // The run of rows, the lanes side by side in each.
+    // The run of rows, of each of which units of the lanes lie side by side.
+    __device__ Shared<Value> kept(int row, int v) const {
+        return run + (row * Vector + v / Unit * Unit) * warp + v % Unit;
+    }
     __device__ Values get(int row) const {
         Values values;
 #pragma unroll
-        for (int i = 0; i < units; ++i) reinterpret_cast<Unit*>(&values)[i] = run[(row * units + i) * warp];
+        for (int v = 0; v < Vector; v += Unit)
+            load_shared<16>(kept(row, v), reinterpret_cast<unsigned*>(values.element + v));
         return values;
     }
     __device__ void put(int row, const Values& values) const {
 #pragma unroll
-        for (int i = 0; i < units; ++i) run[(row * units + i) * warp] = reinterpret_cast<const Unit*>(&values)[i];
+        for (int v = 0; v < Vector; v += Unit)
+            store_shared<16>(kept(row, v), reinterpret_cast<const unsigned*>(values.element + v));
     }
     __device__ Values nothing() const {
         Values values;
@@ -232,18 +236,6 @@ template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, in
         if (columns.step != 0) prefetch(columns.from + row * columns.step);
     }
 
-    // The rows of the run that begins in this one. Returns the row behind it: a warp reads ahead.
-    __device__ Row fill(int first) const {
-        Row row = read(first);
-#pragma unroll 1
-        for (int i = 0; i < s.run; ++i) {
-            bring(first + i + ahead);
-            const Row next = read(first + i + 1);
-            put(i, values(row));
-            row = next;
-        }
-        return row;
-    }
     // From each of its rows on to its end, and what follows in all windows.
     __device__ void reduce_run(Values a) const {
 #pragma unroll 1
@@ -273,7 +265,7 @@ template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, in
         for (int i = 0; i < end - next; ++i) {
             const Row further = pinned(read(next + i + 1));
             bring(next + i + ahead);
-            if (!Reread || any) {
+            if (any) {
                 if (Stride == 1 || wait == 0) {
                     Values window = get(i);
                     merge(window, a);
@@ -292,18 +284,17 @@ template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, in
     // Where a run is half a window, what follows it is in all windows that begin in it, too.
     __device__ void walk(bool again) {
         const int kernel = outer().kernel;
-        int next = top - outer().pad_begin + kernel;
+        int next = top - outer().pad_begin + kernel - s.run;
         const int rows = Stride > 1 ? (outer().out.divisor - 1) * s.stride.divisor + 1 : outer().out.divisor;
-        const int end = next + least(s.height, rows - top);
-        if (Reread) next -= s.run;
+        const int end = next + s.run + least(s.height, rows - top);
         wait = Stride > 1 ? first * s.stride.divisor - top : 0;
-        Row row = Reread ? read(next) : fill(next - kernel);
+        Row row = read(next);
         Values following = nothing();
-        bool any = !Reread;
+        bool any = false;
 #pragma unroll 1
         for (; next < end; next += s.run) {
-            if (!Reread) reduce_run(following);
-            else if (any) reduce_again(next - kernel, following);
+            if (any && Reread) reduce_again(next - kernel, following);
+            else if (any) reduce_run(following);
             const Values a = end_windows(row, next, least(next + s.run, end), any, again);
             if (Reread) following = a;
             any = true;
@@ -458,20 +449,18 @@ template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, in
     // Of sums that were made again, those that take the places of results.
     __device__ void store_again(int i, const Results& windows, int row) const {
 #pragma unroll
-        for (int v = 0; v < Many; ++v) kept(i, v) = windows.element[v];
+        for (int v = 0; v < Many; ++v)
+            store_shared<sizeof(Value)>(kept(i, v), reinterpret_cast<const unsigned*>(windows.element + v));
 #pragma unroll 1
         for (int v = 0; v < own.results; ++v) {
             const int at = own.output + v / Deep * Stride;
-            const Value sum = kept(i, v);
+            Value sum;
+            load_shared<sizeof(Value)>(kept(i, v), reinterpret_cast<unsigned*>(&sum));
             Out& to = own.to[place(v)];
             const Value limit = Op::counts ? 0 : merged.limit(valid(outer(), row) + valid(inner(), at));
             const float taps = Op::counts ? counted(inner(), at) * counted(outer(), row) : 1;
             if (merged.replaces(to, sum, limit)) to = merged.restored(sum, Count(taps));
         }
-    }
-    __device__ Value& kept(int row, int v) const {
-        constexpr int each = Vector / units;
-        return run[(row * units + v / each) * warp].element[v % each];
     }
 
     // All passes over the strip; words of two strips need one.

@@ -462,7 +462,7 @@ BUGS = {
         pool(1, 1, 9, 16), "strips",
     ),
     "a run of two warps": Planted(
-        "strips.cu", "threadIdx.x / warp * (strips.run", "0 * (strips.run", RACE + "shared memory",
+        "strips.cu", "int(threadIdx.x / warp) * strips.run", "0", RACE + "shared memory",
         pool(1, 40, 9, 16, pads=1), "strips",
     ),
     "half a window left out": Planted(
