@@ -9,10 +9,10 @@
 // channels last (a vector of channels, one load for each pixel). Channels first planes lie evenly, as
 // the channels of one image, unless they are those of Images.
 //
-// The rows that the threads of a warp take whole lie in up to 32 lines of the first cache, which looks up two
-// in a cycle. Where that would take longer than all else, `rows_staged` copies small adjoining planes to shared
-// memory first. Odd rows of narrow elements, which memory gives one by one, are read from there by words.
-// Results whose stores would lie far apart are written there, too, and leave by vectors.
+// The rows of narrow planes lie in up to 32 lines of the first cache for a warp, which looks up two in a
+// cycle, and their results in as many sectors. Where adjoining planes are small and these take long,
+// `rows_staged` copies planes to shared memory first, and their results from there, all by vectors. Odd rows
+// of narrow elements, which memory gives one by one, are read from shared memory by words.
 //
 // Taps of a Dilated kernel lie apart: a thread reads their lines, and packed all pixels between them, and
 // neighbours share no merges.
@@ -72,7 +72,8 @@ __device__ inline void merge_windows(const Op& op, Tap tap, Put put) {
 }
 
 template <class Op, class Kernel, class Stride, int Pad, int Row, Where Over, Where Partial,
-          int Outputs, int Height, int Lanes, bool Packed, bool Images, int Load, int Store, bool Staged>
+          int Outputs, int Height, int Lanes, bool Packed, bool Images, int Load, int Store, bool Staged,
+          bool SlicesFirst>
 struct Block {
     using T = typename Op::Element;
     using Out = typename Op::Out;
@@ -207,8 +208,9 @@ struct Block {
         : w(window), grid(rows), op(window.norm), merged(window.norm), x(input) {
         if constexpr (!Packed) vector = split(n, grid.vectors);
         group = Row ? 0 : split(n, grid.groups);
+        if constexpr (Axes > 2 && SlicesFirst) slice = split(n, w.axis[0].out);
         if constexpr (Axes > 1) row_group = split(n, grid.row_groups);
-        if constexpr (Axes > 2) slice = split(n, w.axis[0].out);
+        if constexpr (Axes > 2 && !SlicesFirst) slice = split(n, w.axis[0].out);
         plane = n - first_result;
         long long offset = 0;
         if constexpr (Packed && Lanes == 1) {
@@ -847,17 +849,18 @@ rows(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ 
      const __grid_constant__ Window<Kernel::axes, int> w) {
     using Tile =
         Block<typename InOrder<Op>::Type, Kernel, Stride, Pad, Row, Over, Partial, Outputs, Height, Lanes,
-              Packed, Images, Load, Store, false>;
+              Packed, Images, Load, Store, false, false>;
     int n = blockIdx.x * blockDim.x + threadIdx.x;
     if (n < grid.threads) write_tile(Tile(w, grid, x, n, 0, 0), y, indices);
 }
 
 // Rows that one thread takes whole, of so many small adjoining planes that a block copies to shared
 // memory, by Each vectors or one more of each thread. Whole: all blocks are. Results: they lie there, too,
-// until the block copies them to y.
+// until the block copies them to y. SlicesFirst: neighbouring threads take rows of neighbouring slices, which
+// meet in a bank less often.
 template <class Op, class Kernel, class Stride, int Pad, int Row, Where Over, Where Partial,
           int Outputs, int Height, int Load, int Store, int Planes, int Threads, int Each, bool Whole,
-          bool Results>
+          bool Results, bool SlicesFirst>
 __global__ void __launch_bounds__(256, least_blocks<Op, Kernel, true>())
 rows_staged(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
             typename Op::Index* __restrict__ indices, const __grid_constant__ Rows grid,
@@ -865,7 +868,7 @@ rows_staged(const typename Op::Element* __restrict__ x, typename Op::Out* __rest
     using T = typename Op::Element;
     using Tile =
         Block<typename InOrder<Op>::Type, Kernel, Stride, Pad, Row, Over, Partial, Outputs, Height, 1,
-              true, false, Load, Store, true>;
+              true, false, Load, Store, true, SlicesFirst>;
     using Out = typename Op::Out;
     T* const planes = reinterpret_cast<T*>(shared);
     const int first = blockIdx.x * Planes, size = static_cast<int>(w.channel_step);

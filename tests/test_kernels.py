@@ -58,11 +58,11 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
         {
             "BUSY": 1,
             "BLOCKS": 0,
-            "ENOUGH": 10**9,
-            "LOOKUP": 10**9,
-            "SCATTERED": 10**9,
+            "ENOUGH": 0,
+            "AHEAD": 1e-9,
             "STAGED_BYTES": 10**9,
-            "_slower": lambda _problem, _geometry, tile: 1 if tile.row else math.inf,
+            "STAGE": 10**9,
+            "ORDERS": (False,),
             "cost": lambda *_: math.inf,
         }
         | NO_BOUND,
@@ -75,6 +75,8 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
             "ENOUGH": 0,
             "AHEAD": 1e-9,
             "STAGED_BYTES": 10**9,
+            "SECTOR": 10**9,
+            "ORDERS": (True,),
             "cost": lambda *_: math.inf,
         }
         | NO_BOUND,
@@ -731,8 +733,9 @@ def test_rows_of_staged_planes_equal_the_oracle(function, dtype):
     found = staged_rows(function, dtype)
     launches = compile_ahead(found, build="checked")
     assert sum(launch.kernel == "rows_staged" for launch in launches) > 0.7 * len(found), launches
-    ways = {launch.template[-2:] for launch in launches if launch.kernel == "rows_staged"}
-    assert ways == set(product(("false", "true"), repeat=2)), "whole blocks, and their results"
+    ways = {launch.template[-3:] for launch in launches if launch.kernel == "rows_staged"}
+    assert {way[:2] for way in ways} == set(product(("false", "true"), repeat=2))
+    assert {slices_first for *_, slices_first in ways} == {"false", "true"}
     assert all(launch.shared <= SHARED_BYTES for launch in launches)
     for configuration in found:
         assert_configuration_right(configuration, build="checked")

@@ -40,9 +40,9 @@ from gpupool.planner import (
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import FILL, SECTOR_BYTES, SHARED_BYTES, WARP
 from gpupool.planner.parameters import PAIRED_TAPS, boolean, divisor
-from gpupool.planner.rows import STAGED_BYTES
 from gpupool.planner.separable import CHUNK, PITCH
 from gpupool.planner.specialised import MAX_STRIDE, SPECIALISED_TAPS
+from gpupool.planner.staged import STAGED_BYTES
 from gpupool.planner.tile import Tile, positions
 from gpupool.problem import SMALL_P, PoolProblem, Problem, contiguous, resolve
 from gpupool.window import Axis
@@ -259,32 +259,36 @@ def test_threads_of_few_staged_planes_have_all_their_vectors_on_the_way_at_once(
 
 
 @pytest.mark.parametrize(
-    ("dtype", "spatial", "window", "scattered"),
+    ("dtype", "spatial", "window", "results", "slices_first"),
     [
-        ("float16", (20, 20), {"kernel_shape": 13, "pads": 6}, False),
-        ("float16", (16, 14, 14), {"kernel_shape": 3, "strides": 2, "pads": 1}, False),
-        ("int8", (14, 14), {"kernel_shape": 7, "pads": 3}, True),
-        ("float32", (13, 13), {"kernel_shape": 5, "pads": 2}, True),
+        ("float16", (20, 20), {"kernel_shape": 13, "pads": 6}, True, False),
+        ("float16", (28, 28), {"kernel_shape": 3, "pads": 1}, True, False),
+        ("float16", (64, 8), {"kernel_shape": 3, "strides": 2, "pads": 1}, False, False),
+        ("float16", (16, 14, 14), {"kernel_shape": 3, "strides": 2, "pads": 1}, True, True),
+        ("int8", (14, 14), {"kernel_shape": 7, "pads": 3}, True, False),
+        ("float32", (13, 13), {"kernel_shape": 5, "pads": 2}, True, False),
     ],
 )
-def test_rows_of_small_planes_are_staged_where_their_lines_take_longer_than_memory(
-    dtype: str, spatial: tuple[int, ...], window: dict[str, Any], scattered: bool
+def test_rows_of_small_planes_are_staged_where_all_that_is_served_takes_less(
+    dtype: str, spatial: tuple[int, ...], window: dict[str, Any], results: bool, slices_first: bool
 ) -> None:
     """Only where they lie one behind the other, on whole vectors, and outputs fill the card.
 
-    So are results whose stores would lie far apart.
+    So are results whose stores would lie apart.
     """
     problem = resolve("max", (64, 512, *spatial), dtype, **window)
-    size = prod(spatial)
+    itemsize = problem.dtype.itemsize
     (launch,) = plan(problem).launches
-    planes, threads, each = map(int, launch.template[-5:-2])
+    planes, threads, each = map(int, launch.template[-6:-3])
     assert (launch.kernel, launch.block) == ("rows_staged", threads)
     assert launch.grid == (-(-64 * 512 // planes), 1)
-    staged = planes * size * problem.dtype.itemsize
-    assert launch.shared == (2 if scattered else 1) * staged <= SHARED_BYTES
-    assert staged % 16 == 0
+    staged = planes * prod(spatial) * itemsize
+    written = planes * prod(problem.outputs[0].shape[2:]) * itemsize
+    assert launch.shared == staged + results * written <= SHARED_BYTES
+    assert staged % 16 == written * results % 16 == 0
     assert each == staged // 16 // threads
-    assert launch.template[-2:] == (boolean(64 * 512 % planes == 0), boolean(scattered))
+    ways = (64 * 512 % planes == 0, results, slices_first)
+    assert launch.template[-3:] == tuple(map(boolean, ways))
     assert WARP <= threads <= THREADS
     assert threads > 0.95 * WARP * -(-threads // WARP)
     assert launch.shared <= STAGED_BYTES * threads
@@ -295,12 +299,12 @@ def test_rows_of_small_planes_are_staged_where_their_lines_take_longer_than_memo
     columns_first = images, channels, *reversed(steps)
     for other in (
         plan(few),
-        plan(problem, alignment=problem.dtype.itemsize),
+        plan(problem, alignment=itemsize),
         *(plan(problem, strides=strides) for strides in (apart, flipped, columns_first)),
     ):
         assert other.launches[0].kernel != "rows_staged"
-    with emulator.constants(LOOKUP=1):
-        assert [launch.kernel for launch in plan(problem).launches] == ["rows"]
+    with emulator.constants(AHEAD=10**9):
+        assert kernels(plan(problem, kernel="rows").launches) == ["rows"]
 
 
 @pytest.mark.parametrize(
@@ -317,7 +321,7 @@ def test_odd_rows_are_read_from_shared_memory_as_a_whole_and_written_there(
     """Of planes and results that are whole vectors; from elsewhere no kernel could read them."""
     problem = resolve(op, (64, 512, *spatial), dtype, **window)
     (launch,) = plan(problem).launches
-    load, _, planes, _, _, _, results = launch.template[-7:]
+    load, _, planes, _, _, _, results, _ = launch.template[-8:]
     itemsize, size = problem.dtype.itemsize, prod(spatial)
     assert (launch.kernel, results) == ("rows_staged", "true")
     assert int(load) >= spatial[-1] > int(load) // 2
@@ -362,20 +366,18 @@ def test_rows_in_shared_memory_are_read_as_a_whole_where_no_words_fit(
 ) -> None:
     problem = resolve("max", (64, 512, 9, row), dtype, kernel_shape=(3, 1), pads=(1, 0, 1, 0))
     geometry = Geometry.of(problem, contiguous(problem.shape))
-    tile = Tile.of(problem, geometry, 16, row, row, 1, 1, True, shared=True)
+    tile = Tile.of(problem, geometry, 16, row, row, 1, 1, True, staged=True)
     assert tile is not None
     assert (tile.load, tile.anywhere) == (load, load > row)
 
 
 def test_rows_in_shared_memory_are_taken_only_where_memory_is_not_the_limit_without() -> None:
+    shape = (64, 512, 28, 28)
     fast, slow = (
-        resolve("max", (64, 512, 13, 13), "float16", kernel_shape=k, pads=k // 2) for k in (1, 5)
+        resolve("max", shape, dtype, kernel_shape=2, strides=2) for dtype in ("float64", "int8")
     )
     with emulator.constants(AHEAD=1e-9):
-        assert plan(fast).launches[0].template[-1] != "true"
-        (launch,) = plan(slow).launches
-    assert launch.kernel == "rows_staged"
-    assert int(launch.template[8]) > 1, "rows of outputs that share what they read"
+        assert kernels(chain(plan(fast).launches, plan(slow).launches)) == ["rows", "rows_staged"]
 
 
 @pytest.mark.parametrize(
@@ -383,7 +385,7 @@ def test_rows_in_shared_memory_are_taken_only_where_memory_is_not_the_limit_with
     [
         ("float32", (13, 13), 5),  # words themselves
         ("float16", (14, 14), 5),  # rows of whole words
-        ("float16", (13, 13), 13),  # shared memory would take longer than another kernel
+        ("float16", (13, 13), 13),  # another kernel issues less
         ("int8", (41, 41), 5),  # longer rows than a thread takes
     ],
 )
@@ -392,7 +394,7 @@ def test_other_rows_are_not_read_anywhere(
 ) -> None:
     window = {"kernel_shape": kernel, "pads": kernel // 2}
     (launch,) = plan(resolve("max", (64, 512, *spatial), dtype, **window)).launches
-    assert launch.kernel != "rows_staged" or int(launch.template[-7]) <= spatial[-1]
+    assert launch.kernel != "rows_staged" or int(launch.template[-8]) <= spatial[-1]
 
 
 def test_rows_of_staged_planes_past_the_cap_come_from_memory() -> None:
@@ -416,9 +418,9 @@ def test_rows_of_staged_planes_past_the_cap_come_from_memory() -> None:
         # Rows of 64 bytes take sixteen turns for each load, those of 56 bytes two.
         ("max", "float64", (8, 8, 8), {"kernel_shape": 3, "pads": 1}, "rows"),
         # Few threads would have much shared memory.
-        ("max", "int8", (14, 14, 14), {"kernel_shape": 2, "strides": 3}, "rows"),
-        # Instructions take longer.
-        ("average", "int8", (7, 7), {"kernel_shape": 7, "pads": 3}, "rows"),
+        ("max", "int8", (28, 28, 28), {"kernel_shape": 2, "strides": 3}, "rows"),
+        # Memory is the limit anyway.
+        ("max", "float32", (28, 28), {"kernel_shape": 3, "strides": 2, "pads": 1}, "rows"),
     ],
 )
 def test_rows_that_gain_nothing_by_it_are_not_staged(
@@ -981,7 +983,8 @@ def test_a_short_kernel_does_where_memory_is_the_limit() -> None:
         found = rows.cheapest(problem, geometry, 16)
         assert found is not None
         code = tile_cost.Estimate.of(problem, geometry, found).code
-        return code, rows.leaves_memory_the_limit(problem, geometry, found)
+        enough = rows.limit(problem, geometry)
+        return code, rows.instructions(problem, geometry, found) <= enough
 
     for dtype, stride in (("float32", 2), ("float32", 1), ("float16", 1)):
         code, enough = tile(dtype, stride)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache, partial
 from math import inf
+from typing import NamedTuple
 
 from gpupool.planner import (
     channels,
@@ -21,6 +22,7 @@ from gpupool.planner import (
     rows,
     separable,
     separable_vectors,
+    staged,
     strips,
     unpool,
     window,
@@ -29,7 +31,6 @@ from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import THREADS, Launch, Plan, Scalar
 from gpupool.planner.parameters import by_powers
 from gpupool.planner.specialised import COMPILED_IN, admissible, admit, specialisable
-from gpupool.planner.tile import Tile
 from gpupool.problem import (
     PoolProblem,
     PreprocessProblem,
@@ -102,21 +103,21 @@ def _pooling(
     cheaper of the last two. A kernel that is asked for is compared with none.
     """
     geometry = Geometry.of(problem, steps)
-    tile = _rows_tile(problem, geometry, alignment, kernel)
-    most = _sliding_cost(problem, geometry, tile) if kernel == "auto" else inf
-    shared = kernel == "auto" and plane.serves(problem, geometry, alignment, most, tile is not None)
+    tiled = _tiled(problem, geometry, alignment, kernel)
+    most = _sliding_cost(problem, geometry, tiled) if kernel == "auto" else inf
+    shared = kernel == "auto" and plane.serves(problem, geometry, alignment, most, bool(tiled))
     most = min(most, plane.cost(geometry)) if shared else most
     if kernel in ("auto", "channels") and channels.serves(problem, geometry, alignment, most):
         return channels.plan(problem, steps, geometry)
     if kernel in FUSED or (
-        kernel == "auto" and not _leaves_memory_the_limit(problem, geometry, tile)
+        kernel == "auto" and not (tiled and tiled.cost <= rows.limit(problem, geometry))
     ):
         launch = _fused_launch(problem, geometry, alignment, most, kernel)
         if launch is not None:
             return Plan(problem, steps, (launch,))
     if kernel == "plane" or shared:
         return plane.plan(problem, steps, geometry, alignment)
-    return Plan(problem, steps, (_sliding_launch(problem, geometry, alignment, tile, kernel),))
+    return Plan(problem, steps, (_sliding_launch(problem, geometry, tiled, kernel),))
 
 
 def _fused_launch(
@@ -137,51 +138,58 @@ def _fused_launch(
     return launch or separable.launch(problem, geometry, most)
 
 
-def _leaves_memory_the_limit(problem: PoolProblem, geometry: Geometry, tile: Tile | None) -> bool:
-    return tile is not None and rows.leaves_memory_the_limit(problem, geometry, tile)
-
-
 def _single_columns_cost(problem: PoolProblem, geometry: Geometry) -> float:
     """Estimate what separable.cu takes, raised by as much as it should be less than by vectors."""
     return separable.cost(problem, geometry) / CLEARLY
 
 
-def _rows_tile(
-    problem: PoolProblem, geometry: Geometry, alignment: int, kernel: str
-) -> Tile | None:  # fmt: skip
-    """Return the tile of rows.cu that costs least; unless asked for, where it is worth it.
+class _Tiled(NamedTuple):
+    """Launches of rows.cu, the best one first, and the instructions that it is compared by."""
 
-    One in shared memory is there only if it may be compiled: no other launch serves it.
+    launches: tuple[Launch, ...]
+    cost: float
+
+
+def _tiled(
+    problem: PoolProblem, geometry: Geometry, alignment: int, kernel: str
+) -> _Tiled | None:  # fmt: skip
+    """Choose a tile of rows.cu or staged planes; unless asked for, where they are worth it.
+
+    Planes are staged where the tile costs more than leaves memory the limit and they cost clearly
+    less. They may be all that serves, and count only if they may be compiled.
     """
     if kernel in ("window", "specialised", "plane", "channels") or not specialisable(geometry):
         return None
     tile = rows.cheapest(problem, geometry, alignment)
-    if tile is not None and tile.shared:
-        launch = rows.staged_launch(problem, geometry, alignment, tile)
-        if launch is None or not _asks(admissible, launch):
-            tile = rows.cheapest(problem, geometry, alignment, shared=False)
-    if tile is None or kernel == "rows":
-        return tile
-    cheaper = rows.instructions(problem, geometry, tile) < window.cost(problem, geometry)
-    return tile if cheaper else None
+    cost = inf if tile is None else rows.instructions(problem, geometry, tile)
+    launches = [] if tile is None else [rows.launch(problem, geometry, tile)]
+    needed = cost
+    if tile is not None and staged.adjoin(geometry):
+        needed = rows.total_cost(problem, geometry, tile)
+    if needed > rows.limit(problem, geometry):
+        way = staged.cheapest(problem, geometry, alignment)
+        if way and staged.AHEAD * way.cost <= needed and _asks(admissible, way.launch()):
+            launches.insert(0, way.launch())
+            cost = min(cost, staged.AHEAD * way.instructions)
+    if not launches or (kernel != "rows" and cost >= window.cost(problem, geometry)):
+        return None
+    return _Tiled(tuple(launches), cost)
 
 
-def _sliding_cost(problem: PoolProblem, geometry: Geometry, tile: Tile | None) -> float:
+def _sliding_cost(problem: PoolProblem, geometry: Geometry, tiled: _Tiled | None) -> float:
     """Estimate the instructions of what ``_sliding_launch`` chooses by itself."""
-    if tile is None:
-        return window.cost(problem, geometry)
-    return rows.instructions(problem, geometry, tile)
+    return tiled.cost if tiled else window.cost(problem, geometry)
 
 
 def _sliding_launch(
-    problem: PoolProblem, geometry: Geometry, alignment: int, tile: Tile | None, kernel: str
+    problem: PoolProblem, geometry: Geometry, tiled: _Tiled | None, kernel: str
 ) -> Launch:
     """Choose among rows.cu and the two tiers of window.cu: the shortest time.
 
     Tiles are of a size, and a process that meets many sizes may spend them all. For one that may
     not be compiled any more there is window.cu's kernel of the window, which serves any size.
     """
-    for launch in _specialised(problem, geometry, alignment, tile, kernel):
+    for launch in _specialised(problem, geometry, tiled, kernel):
         if _asks(admit, launch):
             return launch
     return window.launch(problem, geometry, specialised=False)
@@ -193,16 +201,11 @@ def _asks(allowed: Callable[..., bool], launch: Launch) -> bool:
 
 
 def _specialised(
-    problem: PoolProblem, geometry: Geometry, alignment: int, tile: Tile | None, kernel: str
+    problem: PoolProblem, geometry: Geometry, tiled: _Tiled | None, kernel: str
 ) -> Iterator[Launch]:
     """Give what has the window compiled in, the shortest time first."""
     if kernel == "window" or by_powers(problem) or not specialisable(geometry):
         return
-    if tile is not None:
-        staged = rows.staged_launch(problem, geometry, alignment, tile)
-        if staged is not None:
-            yield staged
-        if not tile.shared:
-            yield rows.launch(problem, geometry, tile)
+    yield from tiled.launches if tiled else ()
     if window.unrolls(problem, geometry):
         yield window.launch(problem, geometry, specialised=True)

@@ -38,16 +38,15 @@ class Tile:
     row: int  # pixels of the row where one thread takes it whole, else 0
     over: str  # where in its row it may lie over the edge: nowhere is neither down the columns
     partial: str  # where in its row windows may count fewer taps
-    shared: bool = False  # whether rows and results are in shared memory
 
     @classmethod
     def of(
         cls, problem: PoolProblem, geometry: Geometry, alignment: int,
-        outputs: int, row: int, rows: int, lanes: int, packed: bool, shared: bool = False,
+        outputs: int, row: int, rows: int, lanes: int, packed: bool, staged: bool = False,
     ) -> Tile | None:  # fmt: skip
         """Return the tile with the widest vectors that fit, or None where nothing does.
 
-        A row that no words fit is read from shared memory as a whole.
+        A row that no words fit is read as a whole where its plane is staged.
         """
         *outer, inner = geometry.dims
         body = 0 if row else outputs * inner.axis.stride * lanes if packed else lanes
@@ -61,13 +60,13 @@ class Tile:
         store = vector_width(alignment, problem.out_dtype, unit, pitch)
         if not packed and min(load, store) < lanes:
             return None
-        if shared and load * problem.dtype.itemsize < WORD_BYTES:
+        if staged and load * problem.dtype.itemsize < WORD_BYTES:
             load = vector(row)
         merged = load % 2 == 0 and (pairs(problem) or (not row and pairs_sums(problem, geometry)))
         divides = inner.axis.out % outputs == 0 and (not outer or outer[-1].axis.out % rows == 0)
         over = "nowhere" if divides and all(dim.inside for dim in geometry.dims) else "anywhere"
         partial = _partial(problem, geometry, outputs)
-        tile = cls(outputs, rows, lanes, packed, load, store, merged, row, over, partial, shared)
+        tile = cls(outputs, rows, lanes, packed, load, store, merged, row, over, partial)
         if over == "anywhere" and tile._clamps(problem, geometry):
             tile = replace(tile, over="at_ends")
         return tile if tile._fits(problem, inner.axis) else None
