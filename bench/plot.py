@@ -139,13 +139,13 @@ def _static(rows: Sequence[dict[str, Any]], roof: Any, bars: Any) -> None:
     roof.plot([x for _, x, _ in points], [y for *_, y in points], "o", color=OURS, ms=5)
     roof.set(
         xscale="log", yscale="log", xlabel="thread-instructions issued for each byte moved",
-        ylabel="share of copy speed allowed", title="Roofline", ylim=(None, 4),
+        ylabel="share of copy speed forecast", title="Roofline", ylim=(None, 4),
     )  # fmt: skip
     roof.grid(color="#eeeeee", which="both")
-    _bars(bars, rows, {"allowed": (OURS, [row["predicted"] for row in rows])})
+    _bars(bars, rows, {"forecast": (OURS, [row["predicted"] for row in rows])})
     _goals(bars, rows)
     bars.axvline(1, color=ROOF, lw=1.5)
-    bars.set(xlabel="share of copy speed allowed", xlim=(0, 1.05))
+    bars.set(xlabel="share of copy speed forecast", xlim=(0, 1.05))
     _legend(bars)
     _names(roof, points)
 

@@ -14,7 +14,7 @@ from gpupool import jit
 from gpupool.device import compiler_reason
 from gpupool.errors import GpupoolError
 from gpupool.planner import THREADS, Launch, Plan, plan
-from gpupool.planner.launches import BUDGET, LOOKUP, SECTOR_BYTES, TURN, WARP
+from gpupool.planner.launches import BUDGET, LOOKUP, SECTOR, SECTOR_BYTES, TURN, WARP
 from gpupool.problem import PoolProblem
 
 from . import issue, sass
@@ -31,6 +31,10 @@ SAMPLES = 16, 64, 256
 
 MULTIPROCESSORS = 132
 """Of an H200: a launch of fewer blocks lets slots to issue instructions pass on the others."""
+
+ALONE, TOGETHER = 0.70, 0.45
+"""Parts of memory's time and of all that is served that a launch takes, if no less than memory's:
+see SECTOR of gpupool.planner.launches."""
 
 REGISTERS, WARPS, SHARED, BLOCKS = 65536, 64, 228 * 1024, 32
 """Limits of one sm_90 multiprocessor."""
@@ -142,7 +146,7 @@ def _analyse(case: Case, chosen: Plan, blocks: int) -> dict[str, Any]:
         "issued": round(issued, 2),
         "lines": round(total("lines"), 2),
         "turns": round(total("turns"), 2),
-        "predicted": round(min(1.0, budget / total("slots")), 4),
+        "predicted": round(1 / max(1.0, ALONE + TOGETHER * total("served") / budget), 4),
         "goal": case.goal_copy,
         "reread": round(reread, 3),
         "rewritten": round(touched, 3),
@@ -182,10 +186,11 @@ def analyse_launch(chosen: Plan, launch: Launch, blocks: int) -> dict[str, Any]:
     return {
         "kernel": f"{launch.source}: {launch.expression}",
         "grid": list(launch.grid),
+        "block": launch.block,
         "issued": round(counts.issued, 2),
         "lines": round(lines, 2),
         "turns": round(turns, 2),
-        "slots": round(max(counts.issued, lines, turns) * idle, 2),
+        "served": round((counts.issued + lines + turns + SECTOR * counts.sectors / WARP) * idle, 2),
         "path": counts.path,
         "assumed": counts.assumed,
         "stored": round(counts.moved("STG"), 4),
@@ -210,8 +215,8 @@ HEAD = (
     "kernel",
 )  # fmt: skip
 """Columns: instructions of an output (allowed, of one lane, issued), those that would issue while
-the first cache looks up its lines and shared memory takes its turns, and the share of copy that the
-most of them allow; how often the input is read, and the sectors written for each of the output."""
+the first cache looks up its lines and shared memory takes its turns, and the share of copy that is
+forecast; how often the input is read, and the sectors written for each of the output."""
 
 
 def cells(row: dict[str, Any]) -> list[str]:
@@ -249,10 +254,10 @@ def _widths(launch: dict[str, Any], kind: str) -> str:
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the overall bound in one line."""
+    """Return the overall forecast in one line."""
     mean = float(np.exp(np.mean([np.log(row["predicted"]) for row in rows])))
     below = [row["id"] for row in rows if row["goal"] and row["predicted"] < row["goal"]]
-    text = f"{len(rows)} cases, {mean:.2f} of copy speed is allowed (geometric mean)"
+    text = f"{len(rows)} cases, {mean:.2f} of copy speed is forecast (geometric mean)"
     doubts = [f"{row['id']}: {row['doubt']}" for row in rows if row["doubt"]]
     text += f"; below their goal: {', '.join(below)}" if below else ""
     return text + (f"; not to be believed: {', '.join(doubts)}" if doubts else "")

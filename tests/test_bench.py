@@ -1134,14 +1134,52 @@ def test_odd_rows_in_shared_memory_issue_clearly_less_and_move_whole_vectors() -
         assert wide == {16}, launch["accesses"]
 
 
+def served(row: dict[str, Any]) -> float:
+    """What the only launch of a case issues or would, for each output, while all else is served."""
+    (launch,) = row["launches"]
+    threads = prod(launch["grid"]) * launch["served"]
+    return float(threads * issue.whole_warps(launch["block"]) / row["outputs"])
+
+
+STAGED_CASES = [
+    *select(CASES, ["W07", "W09", "W10", "W25"]),
+    Case.from_json(
+        {"id": "narrow", "op": "max", "dtype": "float16", "shape": (64, 512, 64, 8)}
+        | {"kernel": 3, "strides": 2, "pads": 1}
+    ),
+    *IN_SHARED_MEMORY,
+]
+"""Even rows, rows of volumes by slices, results straight to memory, and odd rows."""
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("tools")
 def test_estimates_of_rows_in_shared_memory_meet_the_counts() -> None:
-    for case, row in zip(IN_SHARED_MEMORY, analysed(planned(IN_SHARED_MEMORY)), strict=True):
+    for case, row in zip(STAGED_CASES, analysed(planned(STAGED_CASES)), strict=True):
         geometry = Geometry.of(case.problem, contiguous(case.problem.shape))
         way = staged.cheapest(case.problem, geometry, 16)
         assert way is not None
         assert 2 / 3 < way.instructions / case.outputs / row["issued"] < 4 / 3, (case, way)
+        assert 3 / 4 < way.cost / case.outputs / served(row) < 4 / 3, (case, way)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tools")
+def test_planes_are_staged_where_all_that_is_served_is_clearly_less() -> None:
+    """Than of the tile that takes them from memory, by the counts."""
+    cases = STAGED_CASES[: -len(IN_SHARED_MEMORY)]
+    chosen = analysed(planned(cases))
+    with emulator.constants(AHEAD=10**9):
+        others = analysed(planned(cases))
+    for case, one, other in zip(cases, chosen, others, strict=True):
+        assert "rows_staged" in one["launches"][0]["kernel"]
+        assert "rows<" in other["launches"][0]["kernel"]
+        assert 1.1 * served(one) < served(other), case
+        geometry = Geometry.of(case.problem, contiguous(case.problem.shape))
+        tile = rows.cheapest(case.problem, geometry, 16)
+        assert tile is not None
+        estimate = rows.total_cost(case.problem, geometry, tile) / case.outputs
+        assert 3 / 4 < estimate / served(other) < 4 / 3, (case, tile)
 
 
 @pytest.mark.slow

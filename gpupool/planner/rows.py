@@ -15,6 +15,7 @@ from gpupool.planner.launches import (
     BUDGET,
     LINE_BYTES,
     LOOKUP,
+    SECTOR,
     SECTOR_BYTES,
     VECTOR_BYTES,
     WARP,
@@ -49,12 +50,6 @@ APART, HELD, REREAD = 0.3, 0.15, 0.3
 """Powers of what makes a tile slower than its instructions: how far apart neighbouring threads read
 and write, what a thread holds, and how often the input is read. Fitted to the times of 950 tiles of
 46 cases on an H200; the tile chosen took 2 % longer than the fastest, in the mean."""
-
-SECTOR = 120
-"""Thread-instructions that issue, in effect, while the second cache takes a sector of a store. By
-the counts of 22 cases and their times on an H200 (bench/results/gpu-2026-11-27.json) a launch takes
-as long as memory does, or 0.70 of that and 0.45 of the sum of issue, lines, turns and 0.7 of the
-sectors, if these came by 5.5 TB/s: within 7 %, where only the most of them is within 11 %."""
 
 REACH = 128
 """Positions from the first tap of a dilated window to its last, at most: lines between taps, which
@@ -186,8 +181,7 @@ def _lanes(problem: PoolProblem) -> tuple[tuple[int, bool], ...]:
 def total_cost(problem: PoolProblem, geometry: Geometry, tile: Tile) -> float:
     """Estimate the instructions, and those that would issue while lines and sectors are served.
 
-    Rows lie one behind the other, each with its threads beside each other. The sum tells what a
-    launch takes: see SECTOR.
+    Rows lie one behind the other, each with its threads beside each other.
     """
     axes, itemsize = tuple(dim.axis for dim in geometry.dims), problem.dtype.itemsize
     row, body = (n * itemsize for n in (axes[-1].size, tile.outputs * axes[-1].stride))

@@ -22,6 +22,7 @@ from gpupool.planner.launches import (
     BLOCKS,
     LINE_BYTES,
     LOOKUP,
+    SECTOR,
     SECTOR_BYTES,
     SHARED_BYTES,
     THREADS,
@@ -144,7 +145,7 @@ class Staged:
         served = (LOOKUP + TURN) * copied / LINE_BYTES + TURN * self._turns
         if self.results:
             out = self.geometry.planes * self._bytes[1]
-            return self.instructions + served + rows.SECTOR * out / SECTOR_BYTES
+            return self.instructions + served + SECTOR * out / SECTOR_BYTES
         return self.instructions + served + rows.store_cost(self.problem, self.geometry, self.tile)
 
     @cached_property
