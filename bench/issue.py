@@ -17,7 +17,8 @@ to the size of the outputs, which shows that the sample went where real data wou
     sectors   those that its stores write
     turns     how often shared memory gives or takes words for it
 
-Addresses that hang on data touch nothing: those of elements that a code or a second look finds.
+Addresses that hang on data touch nothing, nor do generic ones: those of elements that a code or a
+second look finds.
 """
 
 from __future__ import annotations

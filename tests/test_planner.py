@@ -6,8 +6,8 @@ import ast
 import dataclasses
 import re
 import sys
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain, product
@@ -34,6 +34,7 @@ from gpupool.planner import (
     separable,
     separable_vectors,
     specialised,
+    staged,
     strips,
     tile_cost,
 )
@@ -42,7 +43,7 @@ from gpupool.planner.launches import FILL, SECTOR_BYTES, SHARED_BYTES, WARP
 from gpupool.planner.parameters import PAIRED_TAPS, boolean, divisor
 from gpupool.planner.separable import CHUNK, PITCH
 from gpupool.planner.specialised import MAX_STRIDE, SPECIALISED_TAPS
-from gpupool.planner.staged import STAGED_BYTES
+from gpupool.planner.staged import COPY, STAGE, STAGED_BYTES
 from gpupool.planner.tile import Tile, positions
 from gpupool.problem import SMALL_P, PoolProblem, Problem, contiguous, resolve
 from gpupool.window import Axis
@@ -267,6 +268,8 @@ def test_threads_of_few_staged_planes_have_all_their_vectors_on_the_way_at_once(
         ("float16", (16, 14, 14), {"kernel_shape": 3, "strides": 2, "pads": 1}, True, True),
         ("int8", (14, 14), {"kernel_shape": 7, "pads": 3}, True, False),
         ("float32", (13, 13), {"kernel_shape": 5, "pads": 2}, True, False),
+        # Seven planes are whole vectors, but their results are not.
+        ("float32", (8, 25, 5), {"kernel_shape": 3}, True, False),
     ],
 )
 def test_rows_of_small_planes_are_staged_where_all_that_is_served_takes_less(
@@ -282,11 +285,11 @@ def test_rows_of_small_planes_are_staged_where_all_that_is_served_takes_less(
     planes, threads, each = map(int, launch.template[-6:-3])
     assert (launch.kernel, launch.block) == ("rows_staged", threads)
     assert launch.grid == (-(-64 * 512 // planes), 1)
-    staged = planes * prod(spatial) * itemsize
+    copied = planes * prod(spatial) * itemsize
     written = planes * prod(problem.outputs[0].shape[2:]) * itemsize
-    assert launch.shared == staged + results * written <= SHARED_BYTES
-    assert staged % 16 == written * results % 16 == 0
-    assert each == staged // 16 // threads
+    assert launch.shared == copied + results * written <= SHARED_BYTES
+    assert copied % 16 == written * results % 16 == 0
+    assert each == copied // 16 // threads
     ways = (64 * 512 % planes == 0, results, slices_first)
     assert launch.template[-3:] == tuple(map(boolean, ways))
     assert WARP <= threads <= THREADS
@@ -294,13 +297,13 @@ def test_rows_of_small_planes_are_staged_where_all_that_is_served_takes_less(
     assert launch.shared <= STAGED_BYTES * threads
     few = dataclasses.replace(problem, shape=(1, 512, *spatial))
     images, channels, *steps = contiguous(problem.shape)
-    apart = 2 * images, 2 * channels, *steps
+    apart = [(2 * images, channels * times, *steps) for times in (1, 2)]
     flipped = images, channels, -steps[0], *steps[1:]
     columns_first = images, channels, *reversed(steps)
     for other in (
         plan(few),
         plan(problem, alignment=itemsize),
-        *(plan(problem, strides=strides) for strides in (apart, flipped, columns_first)),
+        *(plan(problem, strides=strides) for strides in (*apart, flipped, columns_first)),
     ):
         assert other.launches[0].kernel != "rows_staged"
     with emulator.constants(AHEAD=10**9):
@@ -419,6 +422,8 @@ def test_rows_of_staged_planes_past_the_cap_come_from_memory() -> None:
         ("max", "float64", (8, 8, 8), {"kernel_shape": 3, "pads": 1}, "rows"),
         # Few threads would have much shared memory.
         ("max", "int8", (28, 28, 28), {"kernel_shape": 2, "strides": 3}, "rows"),
+        # No kernel of tiles has as many axes.
+        ("max", "float16", (6, 6, 6, 6), {"kernel_shape": 3, "pads": 1}, "window"),
         # Memory is the limit anyway.
         ("max", "float32", (28, 28), {"kernel_shape": 3, "strides": 2, "pads": 1}, "rows"),
     ],
@@ -428,6 +433,112 @@ def test_rows_that_gain_nothing_by_it_are_not_staged(
 ) -> None:
     (launch,) = plan(resolve(op, (64, 512, *spatial), dtype, **window)).launches
     assert launch.kernel == kernel
+
+
+def staged_ways(dtype: str, spatial: tuple[int, ...], **window: Any) -> list[staged.Staged]:
+    """All that staged planes might be done by."""
+    problem = resolve("max", (64, 512, *spatial), dtype, **window)
+    geometry = Geometry.of(problem, contiguous(problem.shape))
+    with emulator.constants(BLOCKS=0, STAGED_BYTES=10**9):
+        return list(staged._ways(problem, geometry, 16))
+
+
+def most_of_a_bank(addresses: Sequence[int], width: int) -> int:
+    """Turns of a warp, by a set of words for each bank."""
+    turns, together = 0, 128 // max(width, 4)
+    for first in range(0, len(addresses), together):
+        banks: dict[int, set[int]] = defaultdict(set)
+        for address in addresses[first : first + together]:
+            for word in range(address // 4, (address + width - 1) // 4 + 1):
+                banks[word % 32].add(word)
+        turns += max(map(len, banks.values()))
+    return turns
+
+
+@pytest.mark.parametrize(
+    ("dtype", "spatial", "window"),
+    [
+        ("float16", (20, 20), {"kernel_shape": 5}),
+        ("int8", (13, 13), {"kernel_shape": 3}),  # rows that begin anywhere
+        ("float64", (9, 7), {"kernel_shape": 2}),
+        ("float16", (8, 14, 14), {"kernel_shape": 2, "strides": 2}),
+        ("float32", (6, 7, 8), {"kernel_shape": (2, 3, 3)}),
+        ("float32", (24,), {"kernel_shape": 2, "strides": 2}),
+    ],
+)
+def test_turns_of_staged_rows_count_as_threads_of_the_kernel_read_and_write(
+    dtype: str, spatial: tuple[int, ...], window: dict[str, Any]
+) -> None:
+    """Threads are decoded as Block of kernels/rows.cu does: row groups, then slices, or first."""
+    ways = staged_ways(dtype, spatial, **window)
+    assert {way.results for way in ways} == {False, True}
+    assert {way.slices_first for way in ways} == ({False, True} if len(spatial) > 2 else {False})
+    for way in ways:
+        problem, tile, itemsize = way.problem, way.tile, way.problem.dtype.itemsize
+        out = problem.outputs[0].shape[2:]
+        groups = -(-out[-2] // tile.rows) if len(out) > 1 else 1
+        slices = out[0] if len(out) > 2 else 1
+        reads, writes = [], []
+        for thread in range(way.planes * groups * slices):
+            if way.slices_first:
+                rest, slice_ = divmod(thread, slices)
+                plane, group = divmod(rest, groups)
+            else:
+                rest, group = divmod(thread, groups)
+                plane, slice_ = divmod(rest, slices)
+            row = group * tile.rows
+            at = plane * prod(spatial)
+            if len(out) > 1:
+                at += row * problem.window[-2].stride * spatial[-1]
+            to = plane * prod(out) + row * out[-1]
+            if len(out) > 2:
+                at += slice_ * problem.window[0].stride * prod(spatial[1:])
+                to += slice_ * prod(out[1:])
+            reads.append(at * itemsize // 4 * 4 if tile.anywhere else at * itemsize)
+            writes.append(to * itemsize)
+        warps = range(0, len(reads), WARP)
+        load, store = 4 if tile.anywhere else tile.load * itemsize, tile.store * itemsize
+        read, written = (
+            sum(most_of_a_bank(of[first : first + WARP], width) for first in warps) / len(warps)
+            for of, width in ((reads, load), (writes, store))
+        )
+        loads = rows.warp_loads(problem, way.geometry, tile)
+        stores = rows.warp_stores(way.geometry, tile) if way.results else 0
+        assert way.turns == pytest.approx(loads * read + stores * written), way
+
+
+def test_what_staged_planes_cost_counts_as_by_hand() -> None:
+    """Maxima of 2 x 2 on 64 x 512 planes of 8 x 8 floats: 7 rows of two vectors each."""
+    ways = staged_ways("float32", (8, 8), kernel_shape=2)
+    (one,) = (way for way in ways if way.tile.rows == 1 and not way.results)
+    (two,) = (way for way in ways if way.tile.rows == 1 and way.results)
+    planes, threads = 64 * 512, 64 * 512 * 7
+    read, written = planes * 256, planes * 196
+    alone = rows.instructions(one.problem, one.geometry, one.tile)
+    assert one.instructions == alone
+    assert two.instructions == alone + STAGE * threads + COPY * (read + written) / 16
+    assert rows.warp_loads(one.problem, one.geometry, one.tile) == threads / WARP * 2 * 2
+    assert rows.warp_stores(one.geometry, one.tile) == threads / WARP * 7
+    # A line of 128 bytes, and a turn for as many.
+    copies = (64 + 128) / 128
+    stores = rows.store_cost(one.problem, one.geometry, one.tile)
+    assert one.least_cost == pytest.approx(alone + copies * read + stores)
+    sectors = 120 * written / 32
+    assert two.least_cost == pytest.approx(two.instructions + copies * (read + written) + sectors)
+    for way in (one, two):
+        assert way.cost == pytest.approx(way.least_cost + 128 * way.turns)
+        assert way.code > tile_cost.Estimate.of(way.problem, way.geometry, way.tile).code
+
+
+def test_of_staged_planes_a_short_kernel_is_taken_where_it_costs_nearly_as_little() -> None:
+    ways = staged_ways("float16", (20, 20), kernel_shape=13, pads=6)
+    fewest = min((way for way in ways if way.code <= rows.MOST_CODE), key=lambda way: way.cost)
+    taken = staged.cheapest(fewest.problem, fewest.geometry, 16)
+    assert taken is not None
+    assert taken.code <= rows.SHORT_CODE < fewest.code
+    assert fewest.cost < taken.cost <= staged.NEARLY * fewest.cost
+    with emulator.constants(NEARLY=1):
+        assert staged.cheapest(fewest.problem, fewest.geometry, 16) == fewest
 
 
 def test_a_workspace_is_there_where_a_launch_uses_one() -> None:

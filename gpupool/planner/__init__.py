@@ -144,7 +144,10 @@ def _single_columns_cost(problem: PoolProblem, geometry: Geometry) -> float:
 
 
 class _Tiled(NamedTuple):
-    """Launches of rows.cu, the best one first, and the instructions that it is compared by."""
+    """Launches of rows.cu, the best one first, and the instructions that others compare with.
+
+    Those are of staged planes or of the tile, if it takes fewer: others tell theirs alone, too.
+    """
 
     launches: tuple[Launch, ...]
     cost: float
@@ -168,8 +171,8 @@ def _tiled(
         needed = rows.total_cost(problem, geometry, tile)
     if needed > rows.limit(problem, geometry):
         way = staged.cheapest(problem, geometry, alignment)
-        if way and staged.AHEAD * way.cost <= needed and _asks(admissible, way.launch()):
-            launches.insert(0, way.launch())
+        if way and staged.AHEAD * way.cost <= needed and _asks(admissible, launch := way.launch()):
+            launches.insert(0, launch)
             cost = min(cost, staged.AHEAD * way.instructions)
     if not launches or (kernel != "rows" and cost >= window.cost(problem, geometry)):
         return None

@@ -109,10 +109,10 @@ def instructions(problem: PoolProblem, geometry: Geometry, tile: Tile) -> float:
 
 def limit(problem: PoolProblem, geometry: Geometry) -> float:
     """Return the instructions that issue well within the time that memory takes."""
-    return ENOUGH * BUDGET * moved(problem, geometry)
+    return ENOUGH * BUDGET * _moved(problem, geometry)
 
 
-def moved(problem: PoolProblem, geometry: Geometry) -> int:
+def _moved(problem: PoolProblem, geometry: Geometry) -> int:
     """Return the bytes of every position that some window may read and of every output."""
     axes = [dim.axis for dim in geometry.dims]
     read = prod(min(a.size, (a.out - 1) * min(a.stride, a.kernel) + a.extent) for a in axes)
@@ -127,7 +127,7 @@ def _slower(problem: PoolProblem, geometry: Geometry, tile: Tile) -> float:
     held = vectors * tile.rows * (1 if tile.packed else tile.outputs)
     line = Line.of(tile, axes[-1], problem.dtype.itemsize).read * problem.dtype.itemsize
     read = tile.threads(geometry) * geometry.slices * lines(axes, tile) * line
-    again = max(1.0, read / moved(problem, geometry))
+    again = max(1.0, read / _moved(problem, geometry))
     apart = _loads_apart(geometry, tile, body) * _stores_apart(problem, tile)
     return float(apart**APART * held**HELD * again**REREAD)
 

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from math import gcd, lcm, prod
+from math import gcd, inf, lcm, prod
+from operator import attrgetter
 
 import numpy as np
 
@@ -59,11 +60,15 @@ def cheapest(problem: PoolProblem, geometry: Geometry, alignment: int) -> Staged
     if alignment < VECTOR_BYTES or not adjoin(geometry) or not rows.serves(problem, geometry):
         return None
     ways = [way for way in _ways(problem, geometry, alignment) if way.code <= rows.MOST_CODE]
-    if not ways:
-        return None
-    most = NEARLY * min(way.cost for way in ways)
-    near = [way for way in ways if way.cost <= most]
-    return min(near, key=lambda way: (way.code > rows.SHORT_CODE, way.cost, way.code))
+    ways.sort(key=attrgetter("least_cost"))
+    most, near = inf, list[Staged]()
+    for way in ways:
+        if way.least_cost > most:
+            break  # before its turns are counted, which takes longest
+        most = min(most, NEARLY * way.cost)
+        near.append(way)
+    near = [way for way in near if way.cost <= most]
+    return min(near, key=lambda way: (way.code > rows.SHORT_CODE, way.cost, way.code), default=None)
 
 
 def _ways(problem: PoolProblem, geometry: Geometry, alignment: int) -> Iterator[Staged]:
@@ -141,12 +146,16 @@ class Staged:
     @cached_property
     def cost(self) -> float:
         """Instructions, and those that would issue while all else is served."""
-        copied = self._vectors * VECTOR_BYTES
-        served = (LOOKUP + TURN) * copied / LINE_BYTES + TURN * self._turns
+        return self.least_cost + TURN * self.turns
+
+    @cached_property
+    def least_cost(self) -> float:
+        """The cost but for turns of rows and results in shared memory."""
+        copies = (LOOKUP + TURN) * self._vectors * VECTOR_BYTES / LINE_BYTES
         if self.results:
-            out = self.geometry.planes * self._bytes[1]
-            return self.instructions + served + SECTOR * out / SECTOR_BYTES
-        return self.instructions + served + rows.store_cost(self.problem, self.geometry, self.tile)
+            written = self.geometry.planes * _result_bytes(self.problem, self.geometry)
+            return self.instructions + copies + 0
+        return self.instructions + copies + rows.store_cost(self.problem, self.geometry, self.tile)
 
     @cached_property
     def instructions(self) -> float:
@@ -183,12 +192,12 @@ class Staged:
     @property
     def _bytes(self) -> tuple[int, int]:
         """Those of a plane and of its results."""
-        read, written = (_plane_bytes, _result_bytes)
-        return read(self.problem, self.geometry), written(self.problem, self.geometry)
+        of = self.problem, self.geometry
+        return _plane_bytes(*of), _result_bytes(*of)
 
-    @property
-    def _turns(self) -> float:
-        """Turns that shared memory takes for rows and results."""
+    @cached_property
+    def turns(self) -> float:
+        """Turns of shared memory in which threads read rows, and write results that lie there."""
         itemsize = self.problem.dtype.itemsize
         load = WORD_BYTES if self.tile.anywhere else self.tile.load * itemsize
         reads, writes = self._places()
