@@ -819,12 +819,13 @@ struct Block {
 
 // Blocks that a multiprocessor should hold at least. Where ptxas is told none, it finds a number
 // itself, mostly a better one, and for some kernels spills a few registers to reach it: maxima of 16 bits
-// in windows of 2 x 2 x 2 among them, and of floats along three axes in shared memory.
+// in windows of 2 x 2 x 2 among them, and of staged volumes.
 template <class Op, class Kernel, bool Staged> __host__ __device__ constexpr int least_blocks() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
     if (Op::pairs) return 1;
-#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
-    if (Staged && Op::repeats && sizeof(typename Op::Element) == 4 && Kernel::axes == 3) return 6;
+#elif defined(__CUDA_ARCH__)
+    if (Staged && Op::repeats && sizeof(typename Op::Element) < 8 && Kernel::axes == 3)
+        return sizeof(typename Op::Element) == 4 ? 5 : 6;
 #endif
     if (Op::indices) return sizeof(typename Op::Element) == 8 || Kernel::product > 16 ? 1 : 2;
     if (!Op::repeats) return 2;
@@ -855,12 +856,12 @@ rows(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ 
 }
 
 // Rows that one thread takes whole, of so many small adjoining planes that a block copies to shared
-// memory, by Each vectors or one more of each thread. Whole: all blocks are. Results: they lie there, too,
-// until the block copies them to y. SlicesFirst: neighbouring threads take rows of neighbouring slices, which
-// meet in a bank less often.
+// memory, by Each vectors or one more of each thread. Whole: all blocks are. Back: as many vectors of results
+// that lie there, too, until the block copies them to y, or -1. SlicesFirst: neighbouring threads take rows of
+// neighbouring slices, which meet in a bank less often.
 template <class Op, class Kernel, class Stride, int Pad, int Row, Where Over, Where Partial,
           int Outputs, int Height, int Load, int Store, int Planes, int Threads, int Each, bool Whole,
-          bool Results, bool SlicesFirst>
+          int Back, bool SlicesFirst>
 __global__ void __launch_bounds__(256, least_blocks<Op, Kernel, true>())
 rows_staged(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
             typename Op::Index* __restrict__ indices, const __grid_constant__ Rows grid,
@@ -871,23 +872,23 @@ rows_staged(const typename Op::Element* __restrict__ x, typename Op::Out* __rest
               true, false, Load, Store, true, SlicesFirst>;
     using Out = typename Op::Out;
     T* const planes = reinterpret_cast<T*>(shared);
-    const int first = blockIdx.x * Planes, size = static_cast<int>(w.channel_step);
-    const int n = blockIdx.x * Threads + threadIdx.x;
+    const int first = blockIdx.x * Planes, n = blockIdx.x * Threads + threadIdx.x;
     const int here = Whole ? Planes : least<int>(w.channels.divisor - first, Planes);
-    stage<T, Threads, Each, Whole, false>(x + static_cast<long long>(first) * size, planes, here * size,
-                                          here == Planes);
-    if constexpr (Results) {
-        int outputs = 1;
+    // Unsigned: a product of 64 bits takes one instruction then.
+    const unsigned size = static_cast<unsigned>(w.channel_step);
+    const auto before = [&](unsigned plane) { return static_cast<unsigned long long>(unsigned(first)) * plane; };
+    stage<T, Threads, Each, Whole, false>(x + before(size), planes, here * size, here == Planes);
+    const bool some = Whole || n < grid.threads;
+    if constexpr (Back < 0) {
+        if (some) write_tile(Tile(w, grid, Shared<T>(planes), n, first, 0), y, indices);
+    } else {
+        unsigned outputs = 1;
 #pragma unroll
         for (int a = 0; a < Kernel::axes; ++a) outputs *= w.axis[a].out.divisor;
-        const long long before = static_cast<long long>(first) * outputs;
         Out* const results = reinterpret_cast<Out*>(planes + Planes * size);
-        if (n < grid.threads)
+        if (some)
             write_tile(Tile(w, grid, Shared<T>(planes), n, first, first), results,
-                       Op::indices ? indices + before : indices);
-        unstage<Out, Threads, Whole>(results, y + before, here * outputs);
-    } else {
-        if (n < grid.threads)
-            write_tile(Tile(w, grid, Shared<T>(planes), n, first, 0), y, indices);
+                       Op::indices ? indices + before(outputs) : indices);
+        unstage<Out, Threads, Back, Whole>(results, y + before(outputs), here * outputs);
     }
 }

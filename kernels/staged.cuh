@@ -43,19 +43,25 @@ __device__ inline void stage(const T* from, T* to, unsigned elements, bool whole
     __syncthreads();
 }
 
-// Copies what a block wrote to shared memory to where it belongs, by vectors; only other blocks than whole
-// ones end within one.
-template <class T, int Threads, bool Whole>
+// Copies what a block wrote to shared memory to where it belongs, as `stage` copies.
+template <class T, int Threads, int Each, bool Whole>
 __device__ inline void unstage(const T* from, T* to, unsigned elements) {
     constexpr int width = 16 / sizeof(T);
     static_assert(Threads >= width, "one for each element behind the last vector");
     const int vectors = elements / width;
+    auto copy = [&](int i) { reinterpret_cast<uint4*>(to)[i] = reinterpret_cast<const uint4*>(from)[i]; };
+    int i = threadIdx.x;
     __syncthreads();
+    if constexpr (Whole) {
+#pragma unroll
+        for (int v = 0; v < Each; ++v) copy(v * Threads + i);
+        if (i < vectors - Each * Threads) copy(Each * Threads + i);
+    } else {
 #pragma unroll 1
-    for (int i = threadIdx.x; i < vectors; i += Threads)
-        reinterpret_cast<uint4*>(to)[i] = reinterpret_cast<const uint4*>(from)[i];
-    const unsigned single = vectors * width + threadIdx.x;
-    if (!Whole && single < elements) to[single] = from[single];
+        for (; i < vectors; i += Threads) copy(i);
+        const unsigned single = vectors * width + threadIdx.x;
+        if (single < elements) to[single] = from[single];
+    }
 }
 
 // Reads Bytes that begin at any element: by the words that have some of them, shifted to where they belong.

@@ -367,12 +367,12 @@ BUGS = {
         pool(3, 16, 7, 7, pads=1), "staged rows",
     ),
     "no barrier before the results of a block": Planted(
-        "staged.cuh", "    __syncthreads();\n#pragma unroll 1", "#pragma unroll 1",
-        RACE + "shared memory|which nobody wrote", pool(3, 16, 7, 7, pads=1),
-        "rows in shared memory",
+        "staged.cuh", "    __syncthreads();\n    if constexpr (Whole) {",
+        "    if constexpr (Whole) {", RACE + "shared memory|which nobody wrote",
+        pool(3, 16, 7, 7, pads=1), "rows in shared memory",
     ),
     "results of planes past the last one": Planted(
-        "rows.cu", "y + before, here * outputs", "y + before, Planes * outputs",
+        "rows.cu", "y + before(outputs), here * outputs", "y + before(outputs), Planes * outputs",
         OUTSIDE + "|which nobody wrote", pool(3, 15, 7, 7, pads=1), "rows in shared memory",
     ),
     "words behind a row": Planted(

@@ -44,7 +44,7 @@ STAGED_BYTES = 160
 """Bytes of shared memory for each thread, at most: a multiprocessor has as much for two thirds of
 its threads."""
 
-STAGED_CODE, STAGE, COPY = 60, 40, 9
+STAGED_CODE, STAGE, COPY = 60, 15, 4
 """Instructions that the copies to shared memory and back take to compile as long as, those of a
 thread, and those of each vector."""
 
@@ -154,7 +154,7 @@ class Staged:
         copies = (LOOKUP + TURN) * self._vectors * VECTOR_BYTES / LINE_BYTES
         if self.results:
             written = self.geometry.planes * _result_bytes(self.problem, self.geometry)
-            return self.instructions + copies + 0
+            return self.instructions + copies + SECTOR * written / SECTOR_BYTES
         return self.instructions + copies + rows.store_cost(self.problem, self.geometry, self.tile)
 
     @cached_property
@@ -177,11 +177,11 @@ class Staged:
         *shared_by_both, _, _, _, load, store = alone.template
         threads = self.tile.threads(self.geometry) // self.geometry.planes * self.planes
         read, written = self._bytes
-        each = self.planes * read // (threads * VECTOR_BYTES)
+        each, back = (self.planes * size // (threads * VECTOR_BYTES) for size in self._bytes)
         whole = self.geometry.planes % self.planes == 0
         template = (
             *shared_by_both, load, store, str(self.planes), str(threads), str(each), boolean(whole),
-            boolean(self.results), boolean(self.slices_first),
+            str(back if self.results else -1), boolean(self.slices_first),
         )  # fmt: skip
         return replace(
             alone, kernel="rows_staged", template=template, block=threads,
