@@ -383,6 +383,10 @@ def test_rows_in_shared_memory_are_taken_only_where_memory_is_not_the_limit_with
     )
     with emulator.constants(AHEAD=1e-9):
         assert kernels(chain(plan(fast).launches, plan(slow).launches)) == ["rows", "rows_staged"]
+        odd = resolve("max", (64, 512, 13, 13), "float16", kernel_shape=5, pads=2)
+        (launch,) = plan(odd).launches
+    assert launch.kernel == "rows_staged"
+    assert int(launch.template[8]) > 1, "rows of outputs that share what they read"
 
 
 @pytest.mark.parametrize(

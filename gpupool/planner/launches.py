@@ -46,8 +46,8 @@ issues if these come by 5.5 TB/s.
 
 What is served adds up: by the counts of 22 cases of ``bench`` and their times on an H200
 (bench/results/gpu-2026-11-27.json) a launch takes as long as memory does, or 0.70 of that and 0.45
-of the sum of issue, lines, turns and sectors. That is within 7 % of the times, and the most of them
-alone within 11 %."""
+of the sum of issue, lines, turns and sectors. The root mean square of what that is off is 7 %, and
+11 % by the most of them alone; three numbers were fitted."""
 
 MOST_BLOCKS = 2**31 - 1
 """Blocks that CUDA takes along the first axis of a grid."""
