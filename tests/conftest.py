@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import signal
 import sys
@@ -135,6 +136,12 @@ def pytest_collectreport(report: pytest.CollectReport) -> None:
     broken = report.skipped and "unable to import module" in str(report.longrepr)
     if broken and report.nodeid.startswith("tests/"):
         raise pytest.UsageError(f"{report.nodeid} cannot be imported")
+
+
+def pytest_collection_finish() -> None:
+    """Take what lives to the end, modules and tests, out of all garbage collections."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup() -> None:

@@ -34,10 +34,9 @@ def turns(addresses: Array, active: Array, width: int) -> Array:
     places = of_lanes + np.arange(words, dtype=np.uint64)
     somewhere = np.where(active.reshape(-1, together, 1), places, NOWHERE)
     ordered = np.sort(somewhere.reshape(-1, WARP), axis=1)
-    of_banks = np.zeros((len(ordered), BANKS), np.int64)
-    rows = np.arange(len(ordered)).repeat(WARP).reshape(ordered.shape)
-    np.add.at(of_banks, (rows, (ordered % np.uint64(BANKS)).astype(np.int64)), first(ordered))
-    served: Array = of_banks.max(axis=1).reshape(len(active), -1).sum(axis=1)
+    bank = np.arange(len(ordered))[:, None] * BANKS + (ordered % BANKS).astype(np.int64)
+    taken = np.bincount(bank[first(ordered)], minlength=len(ordered) * BANKS)
+    served: Array = taken.reshape(-1, BANKS).max(axis=1).reshape(len(active), -1).sum(axis=1)
     return served
 
 
