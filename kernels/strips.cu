@@ -20,26 +20,27 @@
 // maxima of two strips, or their Paired sums of bytes.
 //
 // Channels last it has so many Pixels, 1, 2 or 4, and neighbouring channels of each, two of them in such a
-// word; strips of the same pixels follow each other. More pixels are less halo in smaller pieces. Lanes of
-// one exchange windows of 1, 2, 4, ... pixels.
+// word; Abreast lanes have other channels of the same pixels, and strips of these follow each other. More
+// pixels are less halo in smaller pieces, more lanes abreast more halo in larger ones. Lanes of one pixel
+// exchange windows of 1, 2, 4, ... pixels.
 //
 // Of greater strides every stride-th row is reduced along a row; that of columns, Stride, is known here.
 //
 // Counted cost for each maximum of 512 x 512 planes: 15.0 for 13 x 13 of float32 and 24.7 for 63 x 63, 9.2
-// and 15.6 for float16, 10.1 and 17.2 for uint8; channels last 19.5 and 41.2, 9.7 and 20.4, 10.8 and 23.8;
+// and 15.6 for float16, 10.1 and 17.2 for uint8; channels last 25.1 and 41.2, 12.2 and 20.4, 13.6 and 23.8;
 // at strides 2, of which there are a quarter, three times that. For each average 25.1 and 39.1, 23.7 and
-// 37.6, 20.5 and 39.3; channels last 30.5 and 63.4, 28.0 and 61.1, 21.4 and 65.8.
+// 37.6, 20.5 and 39.3; channels last 30.5 and 63.4, 28.0 and 61.1, 21.0 and 65.8.
 #include "merged.cuh"
 #include "shared.cuh"
 
 struct Strips {
     int planes;          // or, channels last, images
     int height;          // outputs of a strip as if strides were 1
-    int stored;          // lanes whose windows end in the strip
+    int stored;          // lanes, or sets of them abreast, whose windows end in the strip
     int run;             // rows that a lane keeps
     Divisor<int> down;   // strips of the rows of a plane
     Divisor<int> lanes;  // of a plane or, channels last, of an image
-    Divisor<int> groups; // of the channels of a pixel
+    Divisor<int> groups; // strips of the channels of a pixel
     Divisor<int> stride; // of rows
 };
 
@@ -62,7 +63,9 @@ template <class Op> __device__ __align__(16) const unsigned nothing_there[] = {
     neutral_word<Op>(0), neutral_word<Op>(1), neutral_word<Op>(2), neutral_word<Op>(3),
     neutral_word<Op>(4), neutral_word<Op>(5), neutral_word<Op>(6), neutral_word<Op>(7)};
 
-template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, int Pixels, bool Images> struct Strip {
+template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, int Pixels, int Abreast,
+          bool Images>
+struct Strip {
     using T = typename Op::Element;
     using Out = typename Op::Out;
     using Value = typename Merged<Op>::Accumulator;
@@ -123,7 +126,7 @@ template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, in
     // Channels last, strips of all channels of the same pixels are neighbours.
     __device__ Columns columns(const T* x, Out* y, int strip) const {
         const int across = Last ? s.groups.quotient(strip) : strip;
-        const int place = across * s.stored + lane, before = s.lanes.quotient(place);
+        const int place = across * s.stored + lane / Abreast, before = s.lanes.quotient(place);
         const int output = (place - before * s.lanes.divisor) * Across, column = output / Stride;
         const int input = output - Shift - inner().pad_begin;
         // Not &&: branches cost the compiler more time.
@@ -131,7 +134,8 @@ template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, in
         const int plane = taken ? before : 0, most = inner().out.divisor - column;
         const int result = (plane * outer().out.divisor + first) * row_of_results();
         if constexpr (Last) {
-            const int channel = (strip - across * s.groups.divisor) * beside;
+            const int group = strip - across * s.groups.divisor;
+            const int channel = (group * Abreast + lane % Abreast) * beside;
             x += unsigned(plane) * w.batch_step + (input * inner().step + channel);
             y += result + column * w.channels.divisor + channel;
         } else {
@@ -141,7 +145,7 @@ template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, in
             if constexpr (Images) x += unsigned(image) * w.batch_step;
             y += result + column;
         }
-        const bool stored = taken & (lane < s.stored) & (column * Stride == output);
+        const bool stored = taken & (lane / Abreast < s.stored) & (column * Stride == output);
         return with_counts({there ? x : nowhere(), there ? outer().step : 0, there ? inner().step : 0, y,
                             stored ? least(most, Taken) * (Many / Taken * halves) : 0, output});
     }
@@ -314,7 +318,7 @@ template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, in
     }
 
     __device__ static Value of_lane(int behind, Value value) {
-        return behind ? __shfl_down_sync(0xffffffff, value, behind) : value;
+        return behind ? __shfl_down_sync(0xffffffff, value, behind * Abreast) : value;
     }
 
     // The windows along a row, from the first one that begins in the lane's outputs on.
@@ -479,9 +483,9 @@ template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, in
     }
 };
 
-template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, int Pixels, bool Images>
+template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, int Pixels, int Abreast, bool Images>
 __global__ void __launch_bounds__(128, 4)
 strips(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
        const __grid_constant__ Strips s, const __grid_constant__ Window<2, int> w) {
-    Strip<Op, Width, Store, Shift, Stride, Reread, Pixels, Images>(x, y, s, w).reduce();
+    Strip<Op, Width, Store, Shift, Stride, Reread, Pixels, Abreast, Images>(x, y, s, w).reduce();
 }

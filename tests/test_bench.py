@@ -744,6 +744,21 @@ def test_large_windows_take_the_cheapest_kernel(op: str, dtype: str) -> None:
     assert [plan.kernel for _, plan in auto] == ["strips"] * 4
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("tools")
+def test_lanes_abreast_share_lines_and_sectors() -> None:
+    """A launch takes less time by the sum of all that is served, though more is issued."""
+    ways = [("max", "float32", 7), ("max", "float64", 5), ("average", "float32", 5)]
+    cases = [sliding(op, dtype, "NHWC", k) for op, dtype, k in ways]
+    abreast, apart = planned(cases), planned(cases, "strips", ABREAST=(1,))
+    assert {plan.kernel for _, plan in abreast} == {"strips"}
+    for one, other in zip(analysed(abreast), analysed(apart), strict=True):
+        assert one["lines"] < 0.6 * other["lines"]
+        assert one["rewritten"] < 0.6 * other["rewritten"]
+        assert one["issued"] < 1.2 * other["issued"]
+        assert one["predicted"] > 1.1 * other["predicted"]
+
+
 def padded(
     op: str, dtype: str, layout: str, shape: tuple[int, ...], kernel: Sequence[int],
     stride: int = 1, flags: Sequence[str] = (),

@@ -888,14 +888,19 @@ def strips_of_pixels(dtype: str) -> list[Configuration]:
 @pytest.mark.parametrize("pixels", planner.strips.PIXELS)
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16", "int8", "uint8"])
 def test_lanes_of_strips_have_several_pixels(dtype, pixels):
-    with emulator.constants(PIXELS=(pixels,)):
-        found = [replace(one) for one in strips_of_pixels(dtype)]  # which keep no launches
-        launches = compile_ahead(found)
-        assert {(launch.source, launch.template[6]) for launch in launches} == {
-            ("strips.cu", str(pixels))
-        }
-        for configuration in found:
-            assert_configuration_right(configuration)
+    """By lanes of other pixels each, and by as many abreast as have the same ones."""
+    every = [replace(one) for one in strips_of_pixels(dtype)]  # which keep no launches
+    lanes = [(number + number // 2) % 2 for number in range(len(every))]
+    for number, abreast in enumerate(((1,), planner.strips.ABREAST)):
+        found = [one for one, turn in zip(every, lanes, strict=True) if turn == number]
+        with emulator.constants(PIXELS=(pixels,), ABREAST=abreast, LOOKUP=10**9):
+            launches = compile_ahead(found)
+            assert {(launch.source, launch.template[6]) for launch in launches} == {
+                ("strips.cu", str(pixels))
+            }
+            assert any(launch.template[7] != "1" for launch in launches) == (len(abreast) > 1)
+            for configuration in found:
+                assert_configuration_right(configuration)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])

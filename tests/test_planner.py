@@ -1152,7 +1152,7 @@ def test_strips_are_as_high_as_leaves_a_gpu_filled(
 def test_words_hold_sums_of_two_strips_where_these_fill_a_gpu() -> None:
     def pairs(side: int, k: int = 13) -> bool:
         problem = resolve("average", (4, 64, side, side), "int8", kernel_shape=k)
-        return cheapest_strips(problem).paired
+        return cheapest_strips(problem).layout.paired
 
     assert pairs(512)
     assert not pairs(32)

@@ -28,7 +28,7 @@ from gpupool.planner import (
     window,
 )
 from gpupool.planner.geometry import Geometry
-from gpupool.planner.launches import THREADS, Launch, Plan, Scalar
+from gpupool.planner.launches import AHEAD, THREADS, Launch, Plan, Scalar
 from gpupool.planner.parameters import by_powers
 from gpupool.planner.specialised import COMPILED_IN, admissible, admit, specialisable
 from gpupool.problem import (
@@ -171,9 +171,9 @@ def _tiled(
         needed = rows.total_cost(problem, geometry, tile)
     if needed > rows.limit(problem, geometry):
         way = staged.cheapest(problem, geometry, alignment)
-        if way and staged.AHEAD * way.cost <= needed and _asks(admissible, launch := way.launch()):
+        if way and AHEAD * way.cost <= needed and _asks(admissible, launch := way.launch()):
             launches.insert(0, launch)
-            cost = min(cost, staged.AHEAD * way.instructions)
+            cost = min(cost, AHEAD * way.instructions)
     if not launches or (kernel != "rows" and cost >= window.cost(problem, geometry)):
         return None
     return _Tiled(tuple(launches), cost)

@@ -51,9 +51,6 @@ thread, and those of each vector."""
 NEARLY = 1.1
 """How many times the least cost is nearly as little."""
 
-AHEAD = 1.2
-"""How many times less rows in shared memory must take than those in memory: no run has timed it."""
-
 
 def cheapest(problem: PoolProblem, geometry: Geometry, alignment: int) -> Staged | None:
     """Return what costs least, or nearly least and has a short kernel."""

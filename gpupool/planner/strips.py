@@ -5,16 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from math import log2
+from math import gcd, log2
 from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 
+from gpupool.planner.banks import BANKS, WORD_BYTES
 from gpupool.planner.geometry import OVERHANG, Geometry
 from gpupool.planner.launches import (
+    AHEAD,
     FILL,
     LINE_BYTES,
+    LOOKUP,
+    SECTOR,
+    SECTOR_BYTES,
     SHARED_BYTES,
+    TURN,
     VECTOR_BYTES,
     WARP,
     Launch,
@@ -31,6 +38,7 @@ from gpupool.planner.parameters import (
     vector_width,
     window_parameters,
 )
+from gpupool.planner.rows import touched
 from gpupool.planner.separable import counts_in_floats, served
 from gpupool.planner.specialised import admit
 from gpupool.problem import PoolProblem
@@ -40,8 +48,8 @@ from gpupool.window import Axis
 LANE_BYTES = 32
 """What a lane takes of a row, in bytes of partial results."""
 
-PIXELS = (1, 2, 4)
-"""Those of a lane, channels last."""
+PIXELS, ABREAST = (1, 2, 4), (1, 2, 4, 8)
+"""Channels last, pixels of a lane, and lanes that have other channels of the same ones."""
 
 WARPS, IDLE = 2, 1 / 16
 """Warps of a block at most, and the share of all warps that may have no columns."""
@@ -94,6 +102,10 @@ LANE = {
 """By what words hold and dtype; of norms the second. Fitted to 800 counts, which all sums meet
 within 9 %."""
 
+KEPT = 2 * LANE_BYTES * WARP // (BANKS * WORD_BYTES)
+"""Turns in which a warp reads a row of its run and writes one: once, or twice where a row is not
+read again."""
+
 APART, ALONE = 18, 20
 """More for results of a lane of several pixels, and less for those of words of one strip: what is
 counted channels last is met within a quarter."""
@@ -112,22 +124,32 @@ STRIPS_DTYPE = np.dtype(
 """The NumPy mirror of ``Strips`` in kernels/strips.cu."""
 
 
-@dataclass(frozen=True)
-class Strips:
-    """How warps share the outputs of planes, and what that costs in instructions and ``lookups``.
+class Layout(NamedTuple):
+    """What the lanes of a warp hold: template arguments of the kernel.
 
     Words hold the partial results of one strip or, ``paired``, of two; channels last, where a
-    lane has so many ``pixels``, of two channels.
+    lane has so many ``pixels`` and so many lanes ``abreast`` the same ones, of two channels.
+    """
+
+    paired: bool
+    pixels: int = 0
+    abreast: int = 1
+
+
+@dataclass(frozen=True)
+class Strips:
+    """How warps share the outputs of planes, and what that costs.
+
     The ``lanes`` of one plane lie behind those of another; channels last those of images, whose
     pixels have ``groups`` of channels for a strip each. A strip is a warp of lanes, of which the
     first ``stored`` have windows that end in it, and ``height`` rows; a lane keeps a ``run`` of
     them. ``beside`` each other lie so many, or twice as many of two in a word, over ``down``
-    others; a block has ``warps``.
+    others; a block has ``warps``. The ``cost`` is of instructions, ``traffic`` of those that would
+    issue while the first cache serves lines and memory sectors, of which pixels may share few.
     """
 
     geometry: Geometry
-    paired: bool
-    pixels: int
+    layout: Layout
     planes: int
     lanes: int
     groups: int
@@ -138,11 +160,11 @@ class Strips:
     beside: int
     warps: int
     cost: float
-    lookups: float
+    traffic: float
 
-    def bound(self) -> float:
-        """Return what takes longer, instructions or lookups."""
-        return max(self.cost, self.lookups)
+    def total_cost(self) -> float:
+        """Return the sum of what is issued and what is served."""
+        return self.cost + self.traffic
 
     def struct(self) -> Scalar:
         """Return what a kernel receives."""
@@ -155,34 +177,46 @@ class Strips:
 
 
 def cheapest(problem: PoolProblem, geometry: Geometry, alignment: int) -> Strips | None:
-    """Return the strips that cost least, or None where strips.cu does not serve."""
+    """Return what issues least, or more if clearly less in total, or None where none serves."""
     planes = served(problem, geometry)
     if planes is None or len(planes.dims) != 2 or problem.indices:
         return None
     if not counts_in_floats(problem, planes):
         return None
-    pairings = {pairs(problem), pairs(problem) or pairs_sums(problem, planes)}
     found = (
-        min(_strips(problem, planes, *lane), key=attrgetter("cost"), default=None)
-        for lane in product(pairings, PIXELS if problem.channels_last else (0,))
-        if _serves(problem, planes, alignment, *lane)
+        min(_strips(problem, planes, layout), key=attrgetter("cost"), default=None)
+        for layout in _layouts(problem, planes)
+        if _serves(problem, planes, alignment, layout)
     )
-    return min(filter(None, found), key=Strips.bound, default=None)
+    best = None
+    for way in sorted(filter(None, found), key=attrgetter("cost")):
+        if best is None or AHEAD * way.total_cost() <= best.total_cost():
+            best = way
+    return best
+
+
+def _layouts(problem: PoolProblem, geometry: Geometry) -> Iterator[Layout]:
+    for paired in {pairs(problem), pairs(problem) or pairs_sums(problem, geometry)}:
+        if problem.channels_last:
+            yield from (Layout(paired, *lanes) for lanes in product(PIXELS, ABREAST))
+        else:
+            yield Layout(paired)
 
 
 def launch(problem: PoolProblem, strips: Strips, alignment: int) -> Launch | None:
     """Launch the kernel, or return None where it may not be compiled any more."""
-    geometry, pixels = strips.geometry, strips.pixels
+    geometry, layout = strips.geometry, strips.layout
     outer, inner = (dim.axis for dim in geometry.dims)
-    across, deep = _lane_of(problem, strips.paired, pixels)
-    stored = (deep,) if pixels else (across // inner.stride, inner.out)
+    across, deep = _lane_of(problem, layout)
+    stored = (deep,) if layout.pixels else (across // inner.stride, inner.out)
     store = vector_width(alignment, problem.out_dtype, *stored)
     numbers = (inner.kernel, store, -inner.pad_begin % across, inner.stride)
     reread, images = boolean(strips.run < outer.kernel), boolean(geometry.images)
     held = operator(problem, "int")
-    if strips.paired and not pairs(problem):
+    if layout.paired and not pairs(problem):
         held = f"Paired<{held}>"
-    template = (held, *map(str, numbers), reread, str(pixels), images)
+    lanes = (str(layout.pixels), str(layout.abreast))
+    template = (held, *map(str, numbers), reread, *lanes, images)
     if not admit("strips", *template):
         return None
     return Launch(
@@ -197,34 +231,34 @@ def launch(problem: PoolProblem, strips: Strips, alignment: int) -> Launch | Non
     )
 
 
-def _serves(
-    problem: PoolProblem, geometry: Geometry, alignment: int, paired: bool, pixels: int
-) -> bool:
+def _serves(problem: PoolProblem, geometry: Geometry, alignment: int, layout: Layout) -> bool:
     """Whether lanes begin on vectors and have all of theirs or nothing, and windows touch rows.
 
     Of a row as many windows begin in one lane as in another. Rows have no stride alone.
     """
     outer, inner = geometry.dims
-    across, deep = _lane_of(problem, paired, pixels)
-    row = geometry.channels if pixels else inner
-    together = deep if pixels else across
-    steps = (geometry.batch.step, outer.step, (inner if pixels else geometry.channels).step)
-    whole = row.step == 1 and row.axis.size % together == 0 and inner.axis.size % across == 0
+    across, deep = _lane_of(problem, layout)
+    last = layout.pixels > 0
+    row = geometry.channels if last else inner
+    together = deep if last else across
+    steps = (geometry.batch.step, outer.step, (inner if last else geometry.channels).step)
+    filled = row.axis.size % (together * layout.abreast) == 0
+    whole = row.step == 1 and filled and inner.axis.size % across == 0
     at_once = min(together, VECTOR_BYTES // problem.dtype.itemsize)
     aligned = vector_width(alignment, problem.dtype, together, *steps) == at_once
     stride = inner.axis.stride
-    apart = (pixels == 1 or across % stride == 0) if stride > 1 else outer.axis.stride == 1
+    apart = (layout.pixels == 1 or across % stride == 0) if stride > 1 else outer.axis.stride == 1
     return whole and aligned and apart and outer.axis.touches
 
 
-def _lane_of(problem: PoolProblem, paired: bool, pixels: int) -> tuple[int, int]:
+def _lane_of(problem: PoolProblem, layout: Layout) -> tuple[int, int]:
     """Return the columns of a lane and the elements that each word or words of them hold.
 
     Channels last both halves of a word are channels of the same pixel.
     """
     values = LANE_BYTES // accumulator(problem).itemsize
-    across = pixels or values
-    return across, values // across * (1 + (paired and pixels > 0))
+    across = layout.pixels or values
+    return across, values // across * (1 + (layout.paired and layout.pixels > 0))
 
 
 def _run_bytes(rows: int) -> int:
@@ -232,22 +266,21 @@ def _run_bytes(rows: int) -> int:
     return rows * WARP * LANE_BYTES
 
 
-def _strips(
-    problem: PoolProblem, geometry: Geometry, paired: bool, pixels: int
-) -> Iterator[Strips]:
+def _strips(problem: PoolProblem, geometry: Geometry, layout: Layout) -> Iterator[Strips]:
     """Return strips of few rows or of many, by runs of whole windows and of halves."""
     outer, inner = (dim.axis for dim in geometry.dense.dims)
-    across, deep = _lane_of(problem, paired, pixels)
-    groups = geometry.channels.axis.size // deep if pixels else 1
-    planes = geometry.batch.axis.size if pixels else geometry.planes
+    across, deep = _lane_of(problem, layout)
+    last = layout.pixels > 0
+    groups = geometry.channels.axis.size // (deep * layout.abreast) if last else 1
+    planes = geometry.batch.axis.size if last else geometry.planes
     lanes, halo = _lanes(inner, across)
-    if halo >= WARP:
+    stored = WARP // layout.abreast - halo
+    if stored <= 0:
         return
-    stored = WARP - halo
     strips = -(-planes * lanes // stored) * groups
     if max(planes * lanes, strips) > INT32_MAX - OVERHANG:
         return
-    beside = -(-strips // (2 if paired and not pixels else 1))
+    beside = -(-strips // (2 if layout.paired and not last else 1))
     for run in {outer.kernel, -(-outer.kernel // 2)}:
         warps = _warps(run, beside)
         if not warps:
@@ -257,10 +290,9 @@ def _strips(
             down = -(-outer.out // height)
             filling = max(threads, FILL / down)
             yield Strips(
-                geometry, paired, pixels, planes, lanes, groups, stored,
-                run, height, down, beside, warps,
-                filling * _cost(problem, geometry, paired, pixels, run, down),
-                filling * _lookups(problem, geometry, paired, pixels),
+                geometry, layout, planes, lanes, groups, stored, run, height, down, beside, warps,
+                filling * _cost(problem, geometry, layout, run, down),
+                filling / WARP * _traffic(problem, geometry, layout, run, stored),
             )  # fmt: skip
 
 
@@ -294,37 +326,60 @@ def _lanes(axis: Axis, vector: int) -> tuple[int, int]:
     return lanes - min(in_front // vector, behind, halo), halo
 
 
-def _cost(
-    problem: PoolProblem, geometry: Geometry, paired: bool, pixels: int, run: int, down: int
-) -> float:
+def _cost(problem: PoolProblem, geometry: Geometry, layout: Layout, run: int, down: int) -> float:
     """Estimate the instructions of a lane for the columns of a plane in so many strips."""
     outer, inner = (dim.axis for dim in geometry.dims)
-    lane = _lane(problem, paired)
+    lane = _lane(problem, layout.paired)
     rows, again = outer.dense().out, run < outer.kernel
     begin = run * lane.step if again else outer.kernel * lane.ahead
-    above = SETUP + TWIN * (paired and not pixels) + COUNTS * (problem.reduction != "max") + begin
+    twins = layout.paired and not layout.pixels
+    above = SETUP + TWIN * twins + COUNTS * (problem.reduction != "max") + begin
     runs = -(-rows // run) * (RUN + run * (lane.step if again else lane.kept))
-    results = outer.out * _results(problem, lane, inner, paired, pixels)
+    results = outer.out * _results(problem, lane, inner, layout)
     return down * above + runs + rows * lane.step + results
 
 
-def _lookups(problem: PoolProblem, geometry: Geometry, paired: bool, pixels: int) -> float:
-    """Estimate the lines that a warp touches in the columns of an image.
+def _traffic(
+    problem: PoolProblem, geometry: Geometry, layout: Layout, run: int, stored: int
+) -> float:
+    """Estimate what issues while lines, turns and sectors of an image's columns are served.
 
-    One is looked up while a warp issues an instruction: four of each in a cycle (NVIDIA's Greg
-    Smith on Volta, forums.developer.nvidia.com/t/pascal-l1-cache/49571).
+    Channels first neighbouring lanes have neighbouring vectors, and none is wasted.
     """
-    if not pixels:
+    if not layout.pixels:
         return 0
-    outer, inner = geometry.dims
-    _, deep = _lane_of(problem, paired, pixels)
-    lines = WARP * min(1, pixels * inner.step * problem.dtype.itemsize / LINE_BYTES)
-    loads, stores = (
-        pixels * max(1, deep * dtype.itemsize / VECTOR_BYTES)
-        for dtype in (problem.dtype, problem.out_dtype)
+    outer, inner = (dim.axis for dim in geometry.dims)
+    taken = max(1, layout.pixels // inner.stride)
+    line, sector = (LOOKUP, LINE_BYTES), (SECTOR, SECTOR_BYTES)
+    read, written = (
+        _served(problem, layout, *of)
+        for of in (
+            (layout.pixels, geometry.dims[-1].step, problem.dtype.itemsize, (line,)),
+            (taken, geometry.channels.axis.size, problem.out_dtype.itemsize, (line, sector)),
+        )
     )
-    rows = loads * outer.axis.dense().out + stores / inner.axis.stride * outer.axis.out
-    return lines * rows
+    rows, again = outer.dense().out, run < outer.kernel
+    storing = stored * layout.abreast / WARP / max(1, inner.stride // layout.pixels)
+    turns = TURN * KEPT * (1 if again else 2)
+    return rows * (read * (1 + again) + turns) + outer.out * written * storing
+
+
+def _served(
+    problem: PoolProblem, layout: Layout, pixels: int, step: int, itemsize: int,
+    prices: tuple[tuple[int, int], ...],
+) -> float:  # fmt: skip
+    """Estimate the same of a row of a warp, whose lanes have so many pixels, ``step`` apart.
+
+    Lines and sectors have a price each and so many bytes.
+    """
+    _, deep = _lane_of(problem, layout)
+    own, apart = deep * itemsize, abs(step) * itemsize
+    width, begins = min(own, VECTOR_BYTES), gcd(apart, own * layout.abreast)
+    each = sum(
+        price * touched(unit, layout.abreast, own, pixels * apart, begins, width)
+        for price, unit in prices
+    )
+    return pixels * own / width * each
 
 
 def _lane(problem: PoolProblem, paired: bool) -> _Lane:
@@ -339,15 +394,16 @@ def _lane(problem: PoolProblem, paired: bool) -> _Lane:
     )
 
 
-def _results(problem: PoolProblem, lane: _Lane, inner: Axis, paired: bool, pixels: int) -> float:
+def _results(problem: PoolProblem, lane: _Lane, inner: Axis, layout: Layout) -> float:
     """Estimate those of a row of results more than of one that the windows move on.
 
     Half of that is the same at all strides of columns.
     """
     doublings = log2(inner.kernel)
-    if pixels != 1:
-        apart = (APART if pixels else 0) - (ALONE if paired and pixels else 0)
+    alone = layout.paired and layout.pixels > 0
+    if layout.pixels != 1:
+        apart = APART * (layout.pixels > 0) - ALONE * alone
         return apart + (lane.results + lane.doubling * doublings) * (1 + 1 / inner.stride) / 2
     # Maxima may take the longest of the doubled lengths twice; sums add up those that they need.
     more = inner.kernel.bit_count() - 1 if problem.reduction != "max" else doublings % 1 > 0
-    return lane.pixels + lane.exchange * (int(doublings) + more) - ALONE * paired
+    return lane.pixels + lane.exchange * (int(doublings) + more) - ALONE * alone
