@@ -450,8 +450,16 @@ BUGS = {
         pool(1, 1, 9, 16, pads=1), "strips",
     ),
     "strips that overlap": Planted(
-        "strips.cu", "taken & (lane < s.stored)", "taken", RACE + "global memory",
+        "strips.cu", "taken & (lane / Abreast < s.stored)", "taken", RACE + "global memory",
         pool(1, 40, 9, 16, pads=1), "strips",
+    ),
+    "lanes abreast that have the same channels": Planted(
+        "strips.cu", "(group * Abreast + lane % Abreast)", "group * Abreast",
+        RACE + "global memory", pool(1, 9, 8, 32, pads=1, channels_last=True), "strips",
+    ),
+    "lanes abreast that receive each other's windows": Planted(
+        "strips.cu", "value, behind * Abreast)", "value, behind)", None,
+        pool(1, 9, 8, 32, pads=1, channels_last=True), "strips",
     ),
     "results of strips past the row": Planted(
         "strips.cu", "least(most, Taken)", "Taken", RACE + "global memory",
