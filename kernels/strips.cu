@@ -483,7 +483,8 @@ struct Strip {
     }
 };
 
-template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, int Pixels, int Abreast, bool Images>
+template <class Op, int Width, int Store, int Shift, int Stride, bool Reread, int Pixels, int Abreast,
+          bool Images>
 __global__ void __launch_bounds__(128, 4)
 strips(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
        const __grid_constant__ Strips s, const __grid_constant__ Window<2, int> w) {

@@ -890,9 +890,9 @@ def strips_of_pixels(dtype: str) -> list[Configuration]:
 def test_lanes_of_strips_have_several_pixels(dtype, pixels):
     """By lanes of other pixels each, and by as many abreast as have the same ones."""
     every = [replace(one) for one in strips_of_pixels(dtype)]  # which keep no launches
-    lanes = [(number + number // 2) % 2 for number in range(len(every))]
-    for number, abreast in enumerate(((1,), planner.strips.ABREAST)):
-        found = [one for one, turn in zip(every, lanes, strict=True) if turn == number]
+    alternating = [(number + number // 2) % 2 for number in range(len(every))]  # at all strides
+    for way, abreast in enumerate(((1,), planner.strips.ABREAST)):
+        found = [one for one, its_way in zip(every, alternating, strict=True) if its_way == way]
         with emulator.constants(PIXELS=(pixels,), ABREAST=abreast, LOOKUP=10**9):
             launches = compile_ahead(found)
             assert {(launch.source, launch.template[6]) for launch in launches} == {

@@ -145,7 +145,7 @@ class Strips:
     first ``stored`` have windows that end in it, and ``height`` rows; a lane keeps a ``run`` of
     them. ``beside`` each other lie so many, or twice as many of two in a word, over ``down``
     others; a block has ``warps``. The ``cost`` is of instructions, ``traffic`` of those that would
-    issue while the first cache serves lines and memory sectors, of which pixels may share few.
+    issue while lines, turns and sectors are served: channels first none is wasted, and it is 0.
     """
 
     geometry: Geometry
@@ -351,13 +351,10 @@ def _traffic(
     outer, inner = (dim.axis for dim in geometry.dims)
     taken = max(1, layout.pixels // inner.stride)
     line, sector = (LOOKUP, LINE_BYTES), (SECTOR, SECTOR_BYTES)
-    read, written = (
-        _served(problem, layout, *of)
-        for of in (
-            (layout.pixels, geometry.dims[-1].step, problem.dtype.itemsize, (line,)),
-            (taken, geometry.channels.axis.size, problem.out_dtype.itemsize, (line, sector)),
-        )
-    )
+    step, channels = geometry.dims[-1].step, geometry.channels.axis.size
+    itemsize, out_itemsize = problem.dtype.itemsize, problem.out_dtype.itemsize
+    read = _served(problem, layout, layout.pixels, step, itemsize, (line,))
+    written = _served(problem, layout, taken, channels, out_itemsize, (line, sector))
     rows, again = outer.dense().out, run < outer.kernel
     storing = stored * layout.abreast / WARP / max(1, inner.stride // layout.pixels)
     turns = TURN * KEPT * (1 if again else 2)
