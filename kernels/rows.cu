@@ -12,7 +12,7 @@
 // The rows of narrow planes lie in up to 32 lines of the first cache for a warp, which looks up two in a
 // cycle, and their results in as many sectors. Where adjoining planes are small and these take long,
 // `rows_staged` copies planes to shared memory first, and their results from there, all by vectors. Odd rows
-// of narrow elements, which memory gives one by one, are read from shared memory by words.
+// of narrow elements, or parts of them, which memory gives one by one, are read from shared memory by words.
 //
 // Taps of a Dilated kernel lie apart: a thread reads their lines, and packed all pixels between them, and
 // neighbours share no merges.
@@ -119,12 +119,15 @@ struct Block {
         while (width < Load && width < pixels) width *= 2;
         return Lanes > 1 ? pixels : (pixels + width - 1) / width * width;
     }
+    // A line in shared memory that begins anywhere is read as a whole, by words.
+    static constexpr bool anywhere_in_shared = Staged && Load > (Row ? Row : Outputs * S);
     // Packed, they are a halo of Pad pixels, a body that begins on a vector, and a halo behind it;
     // of a whole row only the body is there, and no padding.
-    static constexpr int Left = Packed ? loaded(Row ? 0 : Pad) : 0;
-    static constexpr int Body = Packed ? least(Row ? Row : Outputs * S, Span - Pad) : Span;
-    static constexpr int Before = Packed ? Left - Pad : 0;  // where a line begins before the taps
-    static constexpr int Right = Row || !Packed ? 0 : loaded(Span - Pad - Body);
+    static constexpr bool halos = Packed && !Row && !anywhere_in_shared;
+    static constexpr int Left = halos ? loaded(Pad) : 0;
+    static constexpr int Body = Row ? least(Row, Span - Pad) : halos ? least(Outputs * S, Span - Pad) : Span;
+    static constexpr int Before = Row || halos ? Left - Pad : 0;  // where a line begins before the taps
+    static constexpr int Right = halos ? loaded(Span - Pad - Body) : 0;
     // Two results in a word: maxima, or sums of bytes, whose windows then have as many taps, padding too.
     static constexpr bool paired_sums = taps <= Op::paired_taps && Axes < 3 && !Row;
     static constexpr bool pairs = (Op::pairs || paired_sums) && Load % 2 == 0;
@@ -198,7 +201,7 @@ struct Block {
     const Op op;
     const Merged merged;
     using From = typename Either<Staged, Shared<T>, const T*>::Type;
-    From x;  // the body's first element in the first row of the plane
+    From x;  // a line's first element, or the body's, in the first row of the plane
     int vector = 0, group, row_group = 0, slice = 0, plane;  // of the results
     long long numbered = 0;  // the first number of the plane, of Indices
 
@@ -222,8 +225,7 @@ struct Block {
             offset += static_cast<unsigned>(n) * w.batch_step;
             numbered += n * w.index_batch_step;
         }
-        offset += Packed ? group * Outputs * S * Lanes
-                         : vector * Lanes + first_pixel() * grid.pixel_step;
+        offset += Packed ? origin() * Lanes : vector * Lanes + origin() * grid.pixel_step;
         x = pinned(x + offset);
     }
 
@@ -231,8 +233,9 @@ struct Block {
     __device__ int size() const { return Row ? Row : inner().size; }
     __device__ int outputs() const { return Row ? Outputs : inner().out.divisor; }
     __device__ const Axis<int>& outer() const { return w.axis[Outer]; }
-    __device__ int row_step() const { return Staged ? Row : outer().step; }
+    __device__ int row_step() const { return Staged && Row ? Row : outer().step; }
     __device__ int first_pixel() const { return group * Outputs * S - Pad; }
+    __device__ int origin() const { return Row || halos ? group * Outputs * S : first_pixel(); }
     __device__ int first_row() const {
         return Axes > 1 ? row_group * Height * SR - outer().pad_begin : 0;
     }
@@ -290,17 +293,34 @@ struct Block {
         else load_words_or<Bytes>(merged.padding(), readable, from, word);
     }
 
-    // A row that begins anywhere is read as a whole.
-    static constexpr bool anywhere_in_shared = Staged && Load > Row;
     template <int Bytes> __device__ void read_staged(From from, bool readable, unsigned* word) const {
-        constexpr int bytes = anywhere_in_shared ? Row * sizeof(T) : Bytes;
+        constexpr int bytes = anywhere_in_shared ? Body * sizeof(T) : Bytes;
         if constexpr (anywhere_in_shared) load_anywhere<bytes>(from, word);
         else load_shared<Bytes>(from, word);
         if constexpr (!complete) {
 #pragma unroll
-            for (int i = 0; i < (bytes + 3) / 4; ++i)
-                word[i] = readable ? word[i] : repeated(merged.padding(), i);
+            for (int i = 0; i < (bytes + 3) / 4; ++i) {
+                const unsigned padding = repeated(merged.padding(), i);
+                if constexpr (anywhere_in_shared && !Row) {
+                    const unsigned there = bits_in_row(i);
+                    word[i] = (word[i] & there) | (padding & ~there);
+                }
+                word[i] = readable ? word[i] : padding;
+            }
         }
+    }
+    // The bits of a word that are pixels of the row: as far as the last window begins only padding is not.
+    __device__ unsigned bits_in_row(int word) const {
+        constexpr int many = 4 / sizeof(T), bits = 8 * sizeof(T);
+        unsigned found = ~0u;
+#pragma unroll
+        for (int i = 0; i < many; ++i) {
+            const int pixel = word * many + i;
+            const bool certain = pixel >= Span || (pixel >= Pad && pixel <= (Outputs - 1) * S);
+            if (!certain && !within(first_pixel() + pixel, size()))
+                found &= ~(((1u << bits) - 1) << (i * bits));
+        }
+        return found;
     }
 
     // Elements First .. First + Size of a line, the first of which is pixel `pixel` of the body.
@@ -325,7 +345,8 @@ struct Block {
 #pragma unroll
             for (int b = 0; b < Line::body; b += Load) {
                 const int elements = least(Load, Line::body - b);
-                load_part<Load>(line, Line::left + b, from + b, readable && b < beyond, elements);
+                const bool there = anywhere_in_shared || b < beyond;
+                load_part<Load>(line, Line::left + b, from + b, readable && there, elements);
             }
             load_halo<Line::left + Line::body, Line::right>(
                 line, clamps ? parts.right : from + Line::body, readable, Body);
@@ -453,8 +474,7 @@ struct Block {
 
     // From x to the first element of a column of the input.
     __device__ int offset_of(int column) const {
-        return Packed ? (column - group * Outputs * S) * Lanes
-                      : (column - first_pixel()) * grid.pixel_step;
+        return (column - origin()) * (Packed ? Lanes : grid.pixel_step);
     }
 
     // A value of 16 bits is read again: a conversion may change the bits of a NaN.
@@ -855,10 +875,10 @@ rows(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ 
     if (n < grid.threads) write_tile(Tile(w, grid, x, n, 0, 0), y, indices);
 }
 
-// Rows that one thread takes whole, of so many small adjoining planes that a block copies to shared
-// memory, by Each vectors or one more of each thread. Whole: all blocks are. Back: as many vectors of results
-// that lie there, too, until the block copies them to y, or -1. SlicesFirst: neighbouring threads take rows of
-// neighbouring slices, which meet in a bank less often.
+// Rows that threads take whole or, where Row is 0, in equal parts, of so many small adjoining planes that a
+// block copies to shared memory, by Each vectors or one more of each thread. Whole: all blocks are, and begin
+// and end with vectors. Back: as many vectors of results that lie there, too, until the block copies them to y,
+// or -1. SlicesFirst: neighbouring threads take rows of neighbouring slices, which meet in a bank less often.
 template <class Op, class Kernel, class Stride, int Pad, int Row, Where Over, Where Partial,
           int Outputs, int Height, int Load, int Store, int Planes, int Threads, int Each, bool Whole,
           int Back, bool SlicesFirst>
@@ -871,24 +891,38 @@ rows_staged(const typename Op::Element* __restrict__ x, typename Op::Out* __rest
         Block<typename InOrder<Op>::Type, Kernel, Stride, Pad, Row, Over, Partial, Outputs, Height, 1,
               true, false, Load, Store, true, SlicesFirst>;
     using Out = typename Op::Out;
-    T* const planes = reinterpret_cast<T*>(shared);
+    constexpr int width = 16 / sizeof(T), margin = Row ? 0 : width;
+    T* const planes = reinterpret_cast<T*>(shared) + margin;
     const int first = blockIdx.x * Planes, n = blockIdx.x * Threads + threadIdx.x;
     const int here = Whole ? Planes : least<int>(w.channels.divisor - first, Planes);
     // Unsigned: a product of 64 bits takes one instruction then.
     const unsigned size = static_cast<unsigned>(w.channel_step);
     const auto before = [&](unsigned plane) { return static_cast<unsigned long long>(unsigned(first)) * plane; };
-    stage<T, Threads, Each, Whole, false>(x + before(size), planes, here * size, here == Planes);
+    // Elements of the vector that the first plane begins in which are not its own.
+    const auto skew = [&](unsigned plane, unsigned width) { return Whole ? 0 : first * plane % width; };
+    const unsigned skewed = skew(size, width);
+    // As far as the vector that the block ends in, where it does.
+    const unsigned there = least<int>(w.channels.divisor - first, Planes + width) * size + skewed;
+    const unsigned elements = Whole ? Planes * size : least(rounded_up<width>(here * size + skewed), there);
+    if constexpr (margin > 0 && !Tile::complete) clear_margins<Threads, margin>(planes, elements);
+    if constexpr (Whole) stage<T, Threads, Each, true, false>(x + before(size), planes, elements, true);
+    else stage_anywhere<T, Threads, Each>(x + before(size) - skewed, planes, elements);
+    const Shared<T> from(planes + skewed);
     const bool some = Whole || n < grid.threads;
     if constexpr (Back < 0) {
-        if (some) write_tile(Tile(w, grid, Shared<T>(planes), n, first, 0), y, indices);
+        if (some) write_tile(Tile(w, grid, from, n, first, 0), y, indices);
     } else {
         unsigned outputs = 1;
 #pragma unroll
         for (int a = 0; a < Kernel::axes; ++a) outputs *= w.axis[a].out.divisor;
-        Out* const results = reinterpret_cast<Out*>(planes + Planes * size);
+        const unsigned behind = rounded_up<width>(Planes * size + (Whole ? 0 : width - 1));
+        Out* const results = reinterpret_cast<Out*>(planes + behind + margin);
+        const unsigned front = skew(outputs, 16 / sizeof(Out));
         if (some)
-            write_tile(Tile(w, grid, Shared<T>(planes), n, first, first), results,
+            write_tile(Tile(w, grid, from, n, first, first), results + front,
                        Op::indices ? indices + before(outputs) : indices);
-        unstage<Out, Threads, Back, Whole>(results, y + before(outputs), here * outputs);
+        Out* const to = y + before(outputs) - front;
+        if constexpr (Whole) unstage<Out, Threads, Back>(results, to, here * outputs);
+        else unstage_anywhere<Out, Threads, Back>(results, to, front, here * outputs + front);
     }
 }

@@ -37,31 +37,78 @@ __device__ inline void stage(const T* from, T* to, unsigned elements, bool whole
         for (; i < vectors; i += Threads) store(i, load(i));
         const unsigned single = vectors * width + threadIdx.x;
         if (single < elements) to[single] = from[single];
-        // The rest of a word, by which load_anywhere may read what is in front of it.
-        else if (single * sizeof(T) < (elements * sizeof(T) + 3) / 4 * 4) to[single] = T{};
     }
     __syncthreads();
 }
 
-// Copies what a block wrote to shared memory to where it belongs, as `stage` copies.
-template <class T, int Threads, int Each, bool Whole>
-__device__ inline void unstage(const T* from, T* to, unsigned elements) {
-    constexpr int width = 16 / sizeof(T);
+template <unsigned Width> __device__ inline unsigned rounded_up(unsigned elements) {
+    return (elements + Width - 1) / Width * Width;
+}
+// With the rest of a word, by which load_anywhere reads what is in front of it.
+template <class T> __device__ inline unsigned in_words(unsigned elements) {
+    return rounded_up<most<int>(4 / sizeof(T), 1)>(elements);
+}
+
+// Zeros in front of planes and behind them, where parts of rows read what is not there. A barrier follows.
+template <int Threads, int Margin, class T> __device__ inline void clear_margins(T* planes, unsigned elements) {
+    static_assert(Threads >= 2 * Margin, "one for each element");
+    const int i = static_cast<int>(threadIdx.x) - Margin;
+    if (i < 0) planes[i] = T{};
+    else if (i < Margin) planes[in_words<T>(elements) + i] = T{};
+}
+
+// Copies planes that begin anywhere in the first vector, of which each thread has one more at most. Only the
+// last block ends within one.
+template <class T, int Threads, int Each>
+__device__ inline void stage_anywhere(const T* from, T* to, unsigned elements) {
+    constexpr int width = 16 / sizeof(T), flight = 4, turns = Each / flight + 1;
     static_assert(Threads >= width, "one for each element behind the last vector");
-    const int vectors = elements / width;
-    auto copy = [&](int i) { reinterpret_cast<uint4*>(to)[i] = reinterpret_cast<const uint4*>(from)[i]; };
-    int i = threadIdx.x;
-    __syncthreads();
-    if constexpr (Whole) {
+    const int vectors = elements / width, i = threadIdx.x;
 #pragma unroll
-        for (int v = 0; v < Each; ++v) copy(v * Threads + i);
-        if (i < vectors - Each * Threads) copy(Each * Threads + i);
-    } else {
-#pragma unroll 1
-        for (; i < vectors; i += Threads) copy(i);
-        const unsigned single = vectors * width + threadIdx.x;
-        if (single < elements) to[single] = from[single];
+    for (int turn = 0; turn < turns; ++turn) {
+        const int first = turn * (Each + 1) / turns, end = (turn + 1) * (Each + 1) / turns;
+        uint4 vector[flight];
+#pragma unroll
+        for (int v = first; v < end; ++v)
+            if (v * Threads + i < vectors)
+                vector[v - first] = __ldg(reinterpret_cast<const uint4*>(from) + v * Threads + i);
+#pragma unroll
+        for (int v = first; v < end; ++v)
+            if (v * Threads + i < vectors) reinterpret_cast<uint4*>(to)[v * Threads + i] = vector[v - first];
     }
+    const unsigned single = vectors * width + i;
+    if (single < elements) to[single] = from[single];
+    else if (single < in_words<T>(elements)) to[single] = T{};
+    __syncthreads();
+}
+
+// Copies whole blocks of results from shared memory, as `stage` copies planes.
+template <class T, int Threads, int Each>
+__device__ inline void unstage(const T* from, T* to, unsigned elements) {
+    const int vectors = elements * sizeof(T) / 16, i = threadIdx.x;
+    auto copy = [&](int i) { reinterpret_cast<uint4*>(to)[i] = reinterpret_cast<const uint4*>(from)[i]; };
+    __syncthreads();
+#pragma unroll
+    for (int v = 0; v < Each; ++v) copy(v * Threads + i);
+    if (i < vectors - Each * Threads) copy(Each * Threads + i);
+}
+
+// Copies others, but for the first `skew` elements, which are another block's.
+template <class T, int Threads, int Each>
+__device__ inline void unstage_anywhere(const T* from, T* to, unsigned skew, unsigned elements) {
+    constexpr int width = 16 / sizeof(T);
+    static_assert(Threads >= 2 * width, "one for each element of two vectors");
+    const int vectors = elements / width, i = threadIdx.x, front = skew > 0;
+    __syncthreads();
+#pragma unroll
+    for (int v = 0; v <= Each; ++v) {
+        const int at = v * Threads + i;
+        if (at >= front && at < vectors) reinterpret_cast<uint4*>(to)[at] = reinterpret_cast<const uint4*>(from)[at];
+    }
+    // Threads of two vectors: what is in front of the first whole one, and behind the last.
+    const unsigned single = i < width ? i : (most(vectors, front) - 1) * width + i;
+    const bool own = i < width ? front && single >= skew : i < 2 * width;
+    if (own && single < elements) to[single] = from[single];
 }
 
 // Reads Bytes that begin at any element: by the words that have some of them, shifted to where they belong.

@@ -30,6 +30,7 @@ from tests.test_kernels import (
     LARGE,
     NO_CAP,
     STAGED_ROWS,
+    WAYS,
     dtypes_of,
     kernels_of,
     large,
@@ -60,7 +61,7 @@ def cupy() -> Any:
 @contextmanager
 def by(name: str, **more: Any) -> Iterator[None]:
     """Plan in one of the ways of KERNELS, with more constants of gpupool.planner."""
-    kernel, constants = KERNELS[name]
+    kernel, constants = WAYS[name]
     before = launch.plan
     launch.plan = lambda problem, strides, alignment, _: planner.plan(
         problem, strides, alignment, kernel

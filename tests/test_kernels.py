@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -44,6 +45,15 @@ from tests.test_oracle import assert_right
 from tests.tolerance import assert_bitwise, bits
 
 NO_BOUND = {"SHORT_CODE": 10**9, "MOST_CODE": 10**9}
+STAGED: dict[str, Any] = {
+    "BUSY": 1,
+    "BLOCKS": 0,
+    "ENOUGH": 0,
+    "AHEAD": 1e-9,
+    "STAGED_BYTES": 10**9,
+    "cost": lambda *_: math.inf,
+} | NO_BOUND
+IN_SHARED_MEMORY = {"SECTOR": 10**9}
 KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     "auto": ("auto", {}),
     "window": ("window", {}),
@@ -53,34 +63,8 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
         "rows",
         {"BUSY": 1, "SETUP": 10**4, "cost": lambda *_: math.inf} | NO_BOUND,
     ),
-    "staged rows": (
-        "rows",
-        {
-            "BUSY": 1,
-            "BLOCKS": 0,
-            "ENOUGH": 0,
-            "AHEAD": 1e-9,
-            "STAGED_BYTES": 10**9,
-            "STAGE": 10**9,
-            "ORDERS": (False,),
-            "cost": lambda *_: math.inf,
-        }
-        | NO_BOUND,
-    ),
-    "rows in shared memory": (
-        "rows",
-        {
-            "BUSY": 1,
-            "BLOCKS": 0,
-            "ENOUGH": 0,
-            "AHEAD": 1e-9,
-            "STAGED_BYTES": 10**9,
-            "SECTOR": 10**9,
-            "ORDERS": (True,),
-            "cost": lambda *_: math.inf,
-        }
-        | NO_BOUND,
-    ),
+    "staged rows": ("rows", STAGED | {"STAGE": 10**9, "ORDERS": (False,)}),
+    "rows in shared memory": ("rows", STAGED | IN_SHARED_MEMORY | {"ORDERS": (True,)}),
     "plane": ("plane", {}),
     "few workers": ("plane", {"FILL": 1}),
     "channels": ("channels", {"ROWS": 1}),
@@ -98,6 +82,18 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     "separable, any": ("separable", {"SEPARABLE_TAPS": 1, "compiles_in": lambda: False}),
 }
 """Ways to plan a pooling: the kernel asked for, and constants that make it serve small problems."""
+
+PARTS = {"TILE_ROW": 0, "ORDERS": (False,)}
+SKEWED = {"_aligned": lambda *_: False, "WARP": 1}
+STAGED_WAYS = {
+    "rows anywhere in vectors": ("rows", STAGED | IN_SHARED_MEMORY | SKEWED),
+    "parts of rows": ("rows", STAGED | PARTS | {"STAGE": 10**9}),
+    "parts in shared memory": ("rows", STAGED | PARTS | IN_SHARED_MEMORY),
+    "parts anywhere in vectors": ("rows", STAGED | PARTS | IN_SHARED_MEMORY | SKEWED),
+}
+"""More ways to stage planes: of rows in parts, and that begin anywhere in a vector."""
+
+WAYS = KERNELS | STAGED_WAYS
 
 SEPARABLE = [name for name in KERNELS if KERNELS[name][0].startswith("separable")]
 STRIPS = [name for name in KERNELS if KERNELS[name][0] == "strips"]
@@ -126,7 +122,7 @@ class Configuration:
     wide: bool = False
 
     def run(self, **settings: Any) -> tuple[np.ndarray[Any, Any], ...]:
-        kernel, constants = KERNELS[self.kernel]
+        kernel, constants = WAYS[self.kernel]
         with (
             emulator.constants(**NO_CAP, **constants, **(emulator.WIDE if self.wide else {})),
             emulator.settings(kernel=kernel, **settings),
@@ -721,11 +717,35 @@ def staged_rows(function: str, dtype: str) -> list[Configuration]:
             cases.append(Case(function, (x,), arguments | {"count_include_pad": True}))
             if x.dtype.kind in "iu":
                 cases.append(Case(function, (x,), arguments | {"dtype": "float32"}))
-    return [
+    found = [
         Configuration(case, kernel)
         for case in cases
         for kernel in ("staged rows", "rows in shared memory")
     ]
+    return found + [Configuration(*one) for one in _staged_parts(function, dtype)]
+
+
+def _staged_parts(function: str, dtype: str) -> Iterator[tuple[Case, str]]:
+    """Blocks that begin anywhere in a vector, and parts of rows: inside, and over both ends.
+
+    Of rows that begin anywhere, of such that begin with words, and of volumes.
+    """
+    window = {"kernel_shape": 3, "pads": 1}
+    for shape, arguments, way in (
+        ((3, 43, 11, 15), window, "rows anywhere in vectors"),
+        ((3, 33, 5, 15), window, "parts anywhere in vectors"),
+        ((1, 64, 9, 19), {"kernel_shape": 3, "strides": 2}, "parts in shared memory"),
+        (
+            (2, 9, 3, 6, 24),
+            {"kernel_shape": (1, 3, 4), "pads": (0, 1, 2, 0, 1, 1)},
+            "parts of rows",
+        ),
+        ((5, 33, 21), {"kernel_shape": 5, "strides": 3, "pads": (1, 2)}, "parts of rows"),
+    ):
+        x = with_a_few_nan(dtype, shape)
+        yield Case(function, (x,), arguments), way
+        if function == "max_pool" and len(shape) == 4:
+            yield Case(function, (x,), arguments | {"return_indices": True}), way
 
 
 @pytest.mark.parametrize(("function", "dtype"), STAGED_ROWS)
@@ -737,6 +757,14 @@ def test_rows_of_staged_planes_equal_the_oracle(function, dtype):
     results = {(whole, int(back) >= 0) for whole, back, _ in ways}
     assert results == set(product(("false", "true"), (False, True))), "whole blocks or not"
     assert {slices_first for *_, slices_first in ways} == {"false", "true"}
+    staged = [launch.template for launch in launches if launch.kernel == "rows_staged"]
+    parts = [template for template in staged if template[4] == "0"]
+    assert {template[-3] for template in parts} == {"false", "true"}, "planes begin anywhere"
+    lines = {
+        int(template[9]) > int(template[7]) * int(re.findall(r"\d+", template[2])[-1])
+        for template in parts
+    }
+    assert (True in lines) == (strategies.dtype_of(dtype).itemsize < 4), "lines begin anywhere"
     assert all(launch.shared <= SHARED_BYTES for launch in launches)
     for configuration in found:
         assert_configuration_right(configuration, build="checked")

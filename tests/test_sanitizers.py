@@ -30,9 +30,9 @@ from tests.cuda_on_cpu import (
     virtual_array,
 )
 from tests.test_kernels import (
-    KERNELS,
     LARGE,
     SCHEDULES,
+    WAYS,
     Configuration,
     compile_ahead,
     compiled_windows,
@@ -227,6 +227,10 @@ def bytes_of_small_planes() -> Any:
     return emulator.max_pool(floats(1, 33, 7, 7).astype(np.int8), 3, pads=1)
 
 
+def parts_of_small_planes() -> Any:
+    return emulator.average_pool(floats(3, 33, 5, 15, dtype=np.float16), 3, pads=1)
+
+
 def wide_maxima_of_doubles() -> Any:
     x = floats(1, 1, 3, 70, dtype=np.float64)
     return emulator.max_pool(x, (3, 40), return_indices=True)
@@ -367,13 +371,39 @@ BUGS = {
         pool(3, 16, 7, 7, pads=1), "staged rows",
     ),
     "no barrier before the results of a block": Planted(
-        "staged.cuh", "    __syncthreads();\n    if constexpr (Whole) {",
-        "    if constexpr (Whole) {", RACE + "shared memory|which nobody wrote",
-        pool(3, 16, 7, 7, pads=1), "rows in shared memory",
+        "staged.cuh", "    __syncthreads();\n#pragma unroll\n    for (int v = 0; v < Each",
+        "#pragma unroll\n    for (int v = 0; v < Each", RACE + "shared memory|which nobody wrote",
+        pool(4, 16, 7, 7, pads=1), "rows in shared memory",
+    ),
+    "no barrier before results that begin anywhere": Planted(
+        "staged.cuh", "    __syncthreads();\n#pragma unroll\n    for (int v = 0; v <= Each",
+        "#pragma unroll\n    for (int v = 0; v <= Each", RACE + "shared memory|which nobody wrote",
+        parts_of_small_planes, "parts anywhere in vectors",
     ),
     "results of planes past the last one": Planted(
-        "rows.cu", "y + before(outputs), here * outputs", "y + before(outputs), Planes * outputs",
+        "rows.cu", "here * outputs + front", "Planes * outputs + front",
         OUTSIDE + "|which nobody wrote", pool(3, 15, 7, 7, pads=1), "rows in shared memory",
+    ),
+    "results of the block in front": Planted(
+        "staged.cuh", "front && single >= skew", "front", RACE + "global|which nobody wrote",
+        parts_of_small_planes, "parts anywhere in vectors",
+    ),
+    "vectors past the last plane": Planted(
+        "rows.cu", "least(rounded_up<width>(here * size + skewed), there)",
+        "rounded_up<width>(here * size + skewed)", OUTSIDE, parts_of_small_planes,
+        "parts anywhere in vectors",
+    ),
+    "planes not where their vectors begin": Planted(
+        "rows.cu", "from(planes + skewed)", "from(planes)", None, parts_of_small_planes,
+        "parts anywhere in vectors",
+    ),
+    "nothing in front of the parts of a row": Planted(
+        "rows.cu", "clear_margins<Threads, margin>(planes, elements);", ";", "which nobody wrote",
+        parts_of_small_planes, "parts anywhere in vectors",
+    ),
+    "pixels of the rows beside parts of one": Planted(
+        "rows.cu", "!within(first_pixel() + pixel, size())", "false", None, parts_of_small_planes,
+        "parts anywhere in vectors",
     ),
     "words behind a row": Planted(
         "staged.cuh", "if (i == words) at.address = least(at.address, behind);", "",
@@ -384,12 +414,12 @@ BUGS = {
         bytes_of_small_planes, "rows in shared memory",
     ),
     "a plane's last bytes alone in a word": Planted(
-        "staged.cuh", "(elements * sizeof(T) + 3) / 4 * 4", "elements * sizeof(T)",
+        "staged.cuh", "else if (single < in_words<T>(elements)) to[single] = T{};", "",
         "which nobody wrote", bytes_of_small_planes, "rows in shared memory",
     ),
     "planes past the last one": Planted(
-        "rows.cu", "least<int>(w.channels.divisor - first, Planes)", "Planes", OUTSIDE,
-        pool(3, 15, 7, 7, pads=1), "staged rows",
+        "rows.cu", "least<int>(w.channels.divisor - first, Planes)", "Planes",
+        OUTSIDE + "|which nobody wrote", pool(3, 15, 7, 7, pads=1), "rows in shared memory",
     ),
     "nearest rows past a plane in shared memory": Planted(
         "rows.cu", "nearest || (Staged && steps && !Inside)", "nearest",
@@ -692,7 +722,7 @@ def test_an_access_astray_hits_no_output():
 
 
 def settled(call: Callable[[], Any], kernel: str, **settings: Any) -> Any:
-    kernel, constants = KERNELS[kernel]
+    kernel, constants = WAYS[kernel]
     with emulator.constants(**constants), emulator.settings(kernel=kernel, **settings):
         return call()
 

@@ -173,7 +173,8 @@ def _tiled(
         way = staged.cheapest(problem, geometry, alignment)
         if way and AHEAD * way.cost <= needed and _asks(admissible, launch := way.launch()):
             launches.insert(0, launch)
-            cost = min(cost, AHEAD * way.instructions)
+            # Rows that begin anywhere others take by elements: more lines, which they do not count.
+            cost = min(cost, (1 if way.tile.anywhere else AHEAD) * way.instructions)
     if not launches or (kernel != "rows" and cost >= window.cost(problem, geometry)):
         return None
     return _Tiled(tuple(launches), cost)

@@ -7,11 +7,11 @@ outputs from there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from math import gcd, inf, lcm, prod
+from math import inf, prod
 from operator import attrgetter
 
 import numpy as np
@@ -20,6 +20,7 @@ from gpupool.planner import rows
 from gpupool.planner.banks import WORD_BYTES, Array, turns
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import (
+    AHEAD,
     BLOCKS,
     LINE_BYTES,
     LOOKUP,
@@ -36,6 +37,10 @@ from gpupool.planner.parameters import boolean
 from gpupool.planner.tile import Tile
 from gpupool.planner.tile_cost import Estimate
 from gpupool.problem import PoolProblem
+from gpupool.window import Axis
+
+PARTS = range(2, 9)
+"""Of a row, what is tried."""
 
 ORDERS = False, True
 """Whether neighbouring threads of a volume take rows of neighbouring slices: what is tried."""
@@ -48,15 +53,41 @@ STAGED_CODE, STAGE, COPY = 60, 15, 4
 """Instructions that the copies to shared memory and back take to compile as long as, those of a
 thread, and those of each vector."""
 
+PART, SKEW = 26, 25
+"""Those of a thread more for a part of a row, and where planes begin anywhere in a vector."""
+
+PART_CODE, SKEW_CODE = 50, 90
+"""And what that takes to compile as long as."""
+
+MARGINS = 4 * VECTOR_BYTES
+"""Shared memory around planes and results, at most."""
+
 NEARLY = 1.1
 """How many times the least cost is nearly as little."""
 
+LONG_CODE = 900
+"""Instructions of a kernel that costs AHEAD times less than shorter ones: CuPy keeps what it
+compiles."""
+
 
 def cheapest(problem: PoolProblem, geometry: Geometry, alignment: int) -> Staged | None:
-    """Return what costs least, or nearly least and has a short kernel."""
+    """Return what costs least, or nearly least and has a short kernel.
+
+    A long one must cost clearly less.
+    """
     if alignment < VECTOR_BYTES or not adjoin(geometry) or not rows.serves(problem, geometry):
         return None
-    ways = [way for way in _ways(problem, geometry, alignment) if way.code <= rows.MOST_CODE]
+    if geometry.outputs < BLOCKS * THREADS:
+        return None
+    ways = list(_ways(problem, geometry, alignment))
+    best = _cheapest([way for way in ways if way.code <= rows.MOST_CODE])
+    other = _cheapest([way for way in ways if rows.MOST_CODE < way.code <= LONG_CODE])
+    if other and (best is None or AHEAD * other.cost <= best.cost):
+        return other
+    return best
+
+
+def _cheapest(ways: list[Staged]) -> Staged | None:
     ways.sort(key=attrgetter("least_cost"))
     most, near = inf, list[Staged]()
     for way in ways:
@@ -78,12 +109,24 @@ def _ways(problem: PoolProblem, geometry: Geometry, alignment: int) -> Iterator[
 
 
 def _tiles(problem: PoolProblem, geometry: Geometry, alignment: int) -> Iterator[Tile]:
-    """Give those that take rows whole."""
-    for outputs, row in rows.pieces(geometry.dims[-1].axis, not problem.channels_last):
-        for height in rows.row_counts(geometry.dims) if row else ():
-            tile = Tile.of(problem, geometry, alignment, outputs, row, height, 1, True, staged=True)
-            if tile is not None:
-                yield tile
+    """Give those that take rows whole, and equal parts of rows."""
+    inner = geometry.dims[-1].axis
+    pieces = [(outputs, row) for outputs, row in rows.pieces(inner, True) if row]
+    if inner.touches and inner.dilation == 1:
+        pieces += [(inner.out // parts, 0) for parts in PARTS if inner.out % parts == 0]
+    for (outputs, row), height in product(pieces, rows.row_counts(geometry.dims)):
+        tile = Tile.of(problem, geometry, alignment, outputs, row, height, 1, True, staged=True)
+        if tile is not None and (row or _margins_hold(problem, tile, inner)):
+            yield tile
+
+
+def _margins_hold(problem: PoolProblem, tile: Tile, inner: Axis) -> bool:
+    """Whether what parts of rows read in front of the first plane and behind the last one fits."""
+    before, behind = (tile.loaded(pixels) for pixels in tile.halos(inner))
+    read = inner.out * inner.stride + behind
+    if tile.anywhere:
+        read = (inner.out - 1) * inner.stride + inner.extent - inner.pad_begin
+    return max(before, read - inner.size) * problem.dtype.itemsize <= VECTOR_BYTES
 
 
 def adjoin(geometry: Geometry) -> bool:
@@ -108,11 +151,20 @@ def _planes_of_a_block(
     sizes = [_plane_bytes(problem, geometry)]
     if results:
         sizes.append(_result_bytes(problem, geometry))
-    most = min(THREADS // threads, SHARED_BYTES // sum(sizes), geometry.planes)
-    step = lcm(*(VECTOR_BYTES // gcd(size, VECTOR_BYTES) for size in sizes))
-    counts = range(step, most + 1, step) if sum(sizes) <= STAGED_BYTES * threads else ()
-    warps = {planes: -(-planes * threads // WARP) for planes in counts if planes * threads >= WARP}
-    return max(warps, key=lambda planes: (planes * threads / warps[planes], planes), default=0)
+    most = min(THREADS // threads, (SHARED_BYTES - MARGINS) // sum(sizes), geometry.planes)
+    if sum(sizes) > STAGED_BYTES * threads:
+        return 0
+    warps = {planes: -(-planes * threads // WARP) for planes in range(1, most + 1)}
+    counts = [planes for planes in warps if planes * threads >= WARP]
+    aligned = [planes for planes in counts if _aligned(planes, sizes)]
+    return max(
+        aligned or counts, key=lambda planes: (planes * threads / warps[planes], planes), default=0
+    )
+
+
+def _aligned(planes: int, sizes: Iterable[int]) -> bool:
+    """Whether so many planes, all of the same sizes, are whole vectors."""
+    return all(planes * size % VECTOR_BYTES == 0 for size in sizes)
 
 
 def _plane_bytes(problem: PoolProblem, geometry: Geometry) -> int:
@@ -138,7 +190,8 @@ class Staged:
     @cached_property
     def code(self) -> float:
         """Instructions that take as long to compile as the kernel."""
-        return Estimate.of(self.problem, self.geometry, self.tile).code + STAGED_CODE
+        alone = Estimate.of(self.problem, self.geometry, self.tile).code + STAGED_CODE
+        return alone + PART_CODE * (not self.tile.row) + SKEW_CODE * (not self.whole)
 
     @cached_property
     def cost(self) -> float:
@@ -158,9 +211,9 @@ class Staged:
     def instructions(self) -> float:
         """Those of all threads."""
         alone = rows.instructions(self.problem, self.geometry, self.tile)
-        if not self.results:
-            return alone
-        return alone + STAGE * self.tile.threads(self.geometry) + COPY * self._vectors
+        each = STAGE * self.results + PART * (not self.tile.row) + SKEW * (not self.whole)
+        copies = COPY * self._vectors if self.results else 0
+        return alone + each * self.tile.threads(self.geometry) + copies
 
     @property
     def _vectors(self) -> float:
@@ -173,18 +226,32 @@ class Staged:
         alone = rows.launch(self.problem, self.geometry, self.tile)
         *shared_by_both, _, _, _, load, store = alone.template
         threads = self.tile.threads(self.geometry) // self.geometry.planes * self.planes
-        read, written = self._bytes
-        each, back = (self.planes * size // (threads * VECTOR_BYTES) for size in self._bytes)
-        whole = self.geometry.planes % self.planes == 0
+        each, back = (-(-self.planes * size // VECTOR_BYTES) // threads for size in self._bytes)
         template = (
-            *shared_by_both, load, store, str(self.planes), str(threads), str(each), boolean(whole),
-            str(back if self.results else -1), boolean(self.slices_first),
+            *shared_by_both, load, store, str(self.planes), str(threads), str(each),
+            boolean(self.whole), str(back if self.results else -1), boolean(self.slices_first),
         )  # fmt: skip
         return replace(
             alone, kernel="rows_staged", template=template, block=threads,
             grid=(-(-self.geometry.planes // self.planes), 1),
-            shared=self.planes * (read + written * self.results),
+            shared=self._shared(),
         )  # fmt: skip
+
+    @property
+    def whole(self) -> bool:
+        """Whether all blocks have as many planes and results, which begin and end with vectors."""
+        aligned = _aligned(self.planes, self._bytes[: 1 + self.results])
+        return aligned and self.geometry.planes % self.planes == 0
+
+    def _shared(self) -> int:
+        """Return the bytes of planes and results, which may begin anywhere in a vector."""
+        dtypes = (self.problem.dtype, self.problem.out_dtype)[: 1 + self.results]
+        ends = (
+            self.planes * size + (0 if self.whole else VECTOR_BYTES - dtype.itemsize)
+            for size, dtype in zip(self._bytes, dtypes, strict=False)
+        )
+        margins = 0 if self.tile.row else 2 * VECTOR_BYTES
+        return margins + sum(-(-end // VECTOR_BYTES) * VECTOR_BYTES for end in ends)
 
     @property
     def _bytes(self) -> tuple[int, int]:
@@ -208,13 +275,20 @@ class Staged:
     def _places(self) -> tuple[Array, Array]:
         """Return where each thread of a block reads and writes its first row, in bytes."""
         *outer, inner = self.geometry.dims
-        groups, slices = self.tile.groups(self.geometry)[1], prod(d.axis.out for d in outer[:-1])
+        parts, groups = self.tile.groups(self.geometry)
+        slices = prod(d.axis.out for d in outer[:-1])
         order = (groups, slices) if self.slices_first else (slices, groups)
-        threads = np.arange(self.planes * slices * groups)
-        plane, *both = np.unravel_index(threads, (self.planes, *order))
+        threads = np.arange(self.planes * slices * groups * parts)
+        plane, *both, part = np.unravel_index(threads, (self.planes, *order, parts))
         slice_, group = reversed(both) if self.slices_first else both
         reads, writes = (plane * size for size in self._bytes)
-        step, result = self.problem.dtype.itemsize, self.problem.out_dtype.itemsize * inner.axis.out
+        step, result = self.problem.dtype.itemsize, self.problem.out_dtype.itemsize
+        before = 0 if self.tile.row or not self.tile.anywhere else inner.axis.pad_begin
+        reads = (
+            reads + VECTOR_BYTES + (part * self.tile.outputs * inner.axis.stride - before) * step
+        )
+        writes = writes + part * self.tile.outputs * result
+        result *= inner.axis.out
         for dim, first in zip(reversed(outer), (group * self.tile.rows, slice_), strict=False):
             reads = reads + first * dim.axis.stride * dim.step * step
             writes = writes + first * result

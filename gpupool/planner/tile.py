@@ -36,6 +36,7 @@ class Tile:
     store: int
     pairs: bool  # two maxima or two sums of bytes in a word
     row: int  # pixels of the row where one thread takes it whole, else 0
+    anywhere: bool  # whether lines begin at any element, so that each is read as a whole, by words
     over: str  # where in its row it may lie over the edge: nowhere is neither down the columns
     partial: str  # where in its row windows may count fewer taps
 
@@ -46,7 +47,7 @@ class Tile:
     ) -> Tile | None:  # fmt: skip
         """Return the tile with the widest vectors that fit, or None where nothing does.
 
-        A row that no words fit is read as a whole where its plane is staged.
+        A line that no words fit is read as a whole where its plane is staged.
         """
         *outer, inner = geometry.dims
         body = 0 if row else outputs * inner.axis.stride * lanes if packed else lanes
@@ -60,13 +61,15 @@ class Tile:
         store = vector_width(alignment, problem.out_dtype, unit, pitch)
         if not packed and min(load, store) < lanes:
             return None
-        if staged and load * problem.dtype.itemsize < WORD_BYTES:
-            load = vector(row)
+        alone = row or body
+        anywhere = staged and load * problem.dtype.itemsize < WORD_BYTES and alone > load
+        if anywhere:
+            load = vector(max(alone + 1, 0 if row else len(positions(inner.axis, outputs))))
         merged = load % 2 == 0 and (pairs(problem) or (not row and pairs_sums(problem, geometry)))
         divides = inner.axis.out % outputs == 0 and (not outer or outer[-1].axis.out % rows == 0)
         over = "nowhere" if divides and all(dim.inside for dim in geometry.dims) else "anywhere"
         partial = _partial(problem, geometry, outputs)
-        tile = cls(outputs, rows, lanes, packed, load, store, merged, row, over, partial)
+        tile = cls(outputs, rows, lanes, packed, load, store, merged, row, anywhere, over, partial)
         if over == "anywhere" and tile._clamps(problem, geometry):
             tile = replace(tile, over="at_ends")
         return tile if tile._fits(problem, inner.axis) else None
@@ -79,7 +82,7 @@ class Tile:
         """
         if problem.reduction != "max" or problem.indices or problem.dtype.itemsize == 1:
             return False
-        if not self.packed or self.lanes > 1 or self.row:
+        if not self.packed or self.lanes > 1 or self.row or self.anywhere:
             return False
         if any(dim.axis.dilation > 1 for dim in geometry.dims[-2:]):
             return False
@@ -94,15 +97,15 @@ class Tile:
             and vector(behind) <= inner.size - last
         )
 
-    @property
-    def anywhere(self) -> bool:
-        """Whether its rows begin at any element, so that each is read as a whole, by words."""
-        return self.load > self.row > 0
-
     def halos(self, inner: Axis) -> tuple[int, int]:
         """Pixels that a packed tile reads before its body and behind it."""
         behind = (self.outputs - 1) * inner.stride + inner.extent - inner.pad_begin
         return inner.pad_begin, max(0, behind - self.outputs * inner.stride)
+
+    def loaded(self, pixels: int) -> int:
+        """Pixels that are read for a halo of so many: whole vectors."""
+        width = min(self.load, vector(pixels)) or 1
+        return -(-pixels // width) * width
 
     def _fits(self, problem: PoolProblem, inner: Axis) -> bool:
         """Whether registers hold the tile."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from gpupool.planner.banks import WORD_BYTES
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import BUSY
-from gpupool.planner.tile import Tile, positions, vector
+from gpupool.planner.tile import Tile, positions
 from gpupool.problem import PoolProblem
 from gpupool.window import Axis
 
@@ -29,8 +29,9 @@ LINE, LOAD, FAR_LOAD, CONVERT, UNPACK = 2.7, 2.0, 3.2, 0.9, 0.6
 """Of each row of the input, load, load of a pixel that is no neighbour, and element widened, alone
 or in a pair."""
 
-ANYWHERE, SHIFT = 4, 1
-"""Of each row that begins anywhere, and of each of its words."""
+ANYWHERE, BYTES_ANYWHERE, SHIFT = 4, 9, 1
+"""Of each row that begins anywhere, more of a part of one that has pairs of bytes, and of each of
+its words."""
 
 INSIDE = 0.7
 """Less of each row and load where no tile lies over an edge and no word takes a pair, a constant
@@ -111,8 +112,10 @@ class Line:
     def of(cls, tile: Tile, inner: Axis, itemsize: int) -> Line:
         """Count elements that windows have and those read, loads and the words that they bring."""
         if tile.anywhere:
-            loads_of_row = -(-tile.row * itemsize // WORD_BYTES)
-            return cls(tile.row, tile.row, loads_of_row, loads_of_row, 0)
+            pixels = tile.row or len(positions(inner, tile.outputs))
+            size, before = pixels * itemsize, WORD_BYTES - itemsize
+            loads_of_line, words_of_line = -(-(size + before) // WORD_BYTES), -(-size // WORD_BYTES)
+            return cls(pixels, pixels, loads_of_line, words_of_line, 0)
         every = _parts(tile, inner) if tile.packed else _pixels(tile, inner)
         parts = [part for part in every if part.taken]
         loads = [-(-part.read // part.width) for part in parts]
@@ -155,8 +158,7 @@ def _taken(tile: Tile, inner: Axis, elements: range) -> int:
 
 def _halo(tile: Tile, pixels: int) -> tuple[int, int]:
     """Return the elements that are loaded for so many pixels, and the width of a load."""
-    width = max(1, min(tile.load, vector(pixels)))
-    elements = -(-pixels // width) * width if tile.lanes == 1 else pixels * tile.lanes
+    elements = tile.loaded(pixels) if tile.lanes == 1 else pixels * tile.lanes
     width = tile.load
     while elements % width:
         width //= 2
@@ -250,7 +252,8 @@ def _read(problem: PoolProblem, axes: tuple[Axis, ...], tile: Tile, line: Line) 
     if (tile.over == "nowhere" and not tile.pairs) or nearest:
         load, each_line = load - INSIDE, each_line - INSIDE
     if tile.anywhere:
-        load, each_line = load + SHIFT, each_line + ANYWHERE
+        part_of_bytes = not tile.row and tile.pairs and problem.dtype.itemsize == 1
+        load, each_line = load + SHIFT, each_line + ANYWHERE + BYTES_ANYWHERE * part_of_bytes
     clamped = CLAMP[problem.dtype.itemsize] if tile.over == "at_ends" else 0.0
     fill = 0.0 if nearest else _fill(problem, tile) * line.words
     return each_line + clamped + load * line.loads + fill + lift * line.taken
