@@ -27,9 +27,10 @@
 // Of greater strides every stride-th row is reduced along a row; that of columns, Stride, is known here.
 //
 // Counted cost for each maximum of 512 x 512 planes: 15.0 for 13 x 13 of float32 and 24.7 for 63 x 63, 9.2
-// and 15.6 for float16, 10.1 and 17.2 for uint8; channels last 25.1 and 41.2, 12.2 and 20.4, 13.6 and 23.8;
-// at strides 2, of which there are a quarter, three times that. For each average 25.1 and 39.1, 23.7 and
-// 37.6, 20.5 and 39.3; channels last 30.5 and 63.4, 28.0 and 61.1, 21.0 and 65.8.
+// and 15.6 for float16, 10.1 and 17.2 for uint8; channels last, of lanes abreast, which issue more and wait
+// less, 25.1 and 41.2, 12.2 and 20.4, 13.6 and 23.8; at strides 2, of which there are a quarter, three times
+// that. For each average 25.1 and 39.1, 23.7 and 37.6, 20.5 and 39.3; channels last 30.5 and 63.4, 28.0 and
+// 61.1, 21.0 and 65.8.
 #include "merged.cuh"
 #include "shared.cuh"
 

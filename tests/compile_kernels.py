@@ -192,9 +192,10 @@ STRIPS = ((13, 1), (15, 2), (63, 1))
 STAGED = (
     ((3, 3), 2, 1, 7), ((3, 3), 2, 1, 14), ((13, 13), 1, 6, 20), ((3, 3, 3), 1, 1, 14),
     ((5, 5), 1, 2, 7), ((5, 5), 1, 2, 13), ((5, 5), 1, 2, 19), ((3, 3, 3), 1, 1, 9),
+    ((3, 3), 1, 1, 35),
 )  # fmt: skip
-"""Windows, strides, pads and sizes of small planes, of which rows.cu takes whole rows. In shared
-memory odd ones of narrow elements begin anywhere."""
+"""Windows, strides, pads and sizes of small planes, of which rows.cu takes whole rows or parts of
+them. In shared memory odd ones of narrow elements begin anywhere."""
 
 MANY = 2**15
 """Channels whose small planes fill a large card."""

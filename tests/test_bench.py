@@ -1288,8 +1288,43 @@ def test_estimates_of_strips_meet_the_counts() -> None:
         geometry = Geometry.of(case.problem, contiguous(case.problem.shape))
         found = planner.strips.cheapest(case.problem, geometry, 16)
         assert found is not None
-        estimate = found.cost / case.outputs
+        estimate = found.issued / case.outputs
         assert 4 / 5 < estimate / row["issued"] < 5 / 4, (case, estimate, row["issued"])
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tools")
+@pytest.mark.parametrize("again", [False, True], ids=["whole runs", "half runs"])
+def test_what_strips_wait_for_is_estimated_as_counted(again: bool) -> None:
+    """Lines, turns and sectors of every layout channels last, within a tenth."""
+    ways = (
+        ("max", "float32", 13, 1, (2, 2)),
+        ("max", "float16", 5, 1, (2, 8)),
+        ("max", "bfloat16", 7, 1, (1, 4)),
+        ("average", "float64", 13, 1, (1, 2)),
+        ("max", "uint8", 7, 2, (2, 1)),
+        ("average", "float32", 13, 2, (2, 2)),
+        ("average", "float32", 5, 2, (4, 4)),
+    )
+    chosen = list[tuple[Case, Plan]]()
+    estimates, down = list[float](), set[bool]()
+    for op, dtype, kernel, stride, (pixels, abreast) in ways:
+        case = sliding(op, dtype, "NHWC", kernel, stride)
+        geometry = Geometry.of(case.problem, contiguous(case.problem.shape))
+        constants = {"PIXELS": (pixels,), "ABREAST": (abreast,), "RUN": -(10**6) if again else 0}
+        chosen += planned([case], "strips", **constants)
+        with emulator.constants(**constants):
+            found = planner.strips.cheapest(case.problem, geometry, 16)
+        assert found is not None
+        assert (found.run < kernel) == again
+        down.add(found.down > 1)
+        estimates.append(found.served)
+    assert True in down, "strips over each other"
+    for (case, plan), row, estimate in zip(chosen, analysed(chosen), estimates, strict=True):
+        (launch,) = row["launches"]
+        threads = prod(launch["grid"]) * launch["block"]
+        counted = (launch["served"] - launch["issued"]) * threads
+        assert estimate == pytest.approx(counted, rel=0.1), (case, plan)
 
 
 def test_no_case_takes_more_than_half_of_its_budget() -> None:

@@ -84,7 +84,7 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
 """Ways to plan a pooling: the kernel asked for, and constants that make it serve small problems."""
 
 PARTS = {"TILE_ROW": 0, "ORDERS": (False,)}
-SKEWED = {"_aligned": lambda *_: False, "WARP": 1}
+SKEWED = {"_aligned": lambda *_: False, "_filled": lambda _: 1}
 STAGED_WAYS = {
     "rows anywhere in vectors": ("rows", STAGED | IN_SHARED_MEMORY | SKEWED),
     "parts of rows": ("rows", STAGED | PARTS | {"STAGE": 10**9}),

@@ -39,7 +39,7 @@ from gpupool.planner import (
     tile_cost,
 )
 from gpupool.planner.geometry import Geometry
-from gpupool.planner.launches import FILL, SECTOR_BYTES, SHARED_BYTES, WARP
+from gpupool.planner.launches import FILL, NEARLY, SECTOR_BYTES, SHARED_BYTES, WARP
 from gpupool.planner.parameters import PAIRED_TAPS, boolean, divisor
 from gpupool.planner.separable import CHUNK, PITCH
 from gpupool.planner.specialised import MAX_STRIDE, SPECIALISED_TAPS
@@ -551,7 +551,7 @@ def test_of_staged_planes_a_short_kernel_is_taken_where_it_costs_nearly_as_littl
     taken = staged.cheapest(fewest.problem, fewest.geometry, 16)
     assert taken is not None
     assert taken.code <= rows.SHORT_CODE < fewest.code
-    assert fewest.cost < taken.cost <= staged.NEARLY * fewest.cost
+    assert fewest.cost < taken.cost <= NEARLY * fewest.cost
     with emulator.constants(NEARLY=1):
         assert staged.cheapest(fewest.problem, fewest.geometry, 16) == fewest
 
@@ -1166,6 +1166,34 @@ def test_words_hold_sums_of_two_strips_where_these_fill_a_gpu() -> None:
     assert pairs(512)
     assert not pairs(32)
     assert not pairs(512, k=31)  # which half a word does not hold
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype", "shape", "kernel", "stride", "chosen"),
+    [
+        ("lp", "float32", (1, 512, 512, 192), 7, 1, "strips"),
+        ("average", "float32", (4, 20, 20, 1024), 13, 1, "strips"),
+        ("lp", "float64", (8, 112, 112, 64), 9, 1, "strips"),
+        # Of small windows rows.cu issues no more, and waits for fewer lines.
+        ("average", "float32", (1, 112, 112, 192), 4, 1, "rows"),
+        ("lp", "float16", (2, 224, 224, 1024), 3, 1, "rows"),
+    ],
+)
+def test_other_kernels_do_not_gain_by_lanes_abreast_that_issue_more(
+    op: str, dtype: str, shape: tuple[int, ...], kernel: int, stride: int, chosen: str
+) -> None:
+    window = {"kernel_shape": kernel, "strides": stride, "pads": kernel // 2}
+    problem = resolve(op, shape, dtype, channels_last=True, **window)
+    assert plan(problem).kernel == chosen
+
+
+def test_lanes_abreast_of_few_strips_are_not_mostly_halo() -> None:
+    """As long as a GPU is not filled, a lane that stores nothing costs no time, but is no gain."""
+    window = {"kernel_shape": 13, "strides": 2, "pads": 6}
+    few = resolve("average", (8, 56, 56, 16), "float64", channels_last=True, **window)
+    found = cheapest_strips(few)
+    assert found.cost > found.issued
+    assert found.stored * found.layout.abreast > WARP / 2
 
 
 def cheapest_strips(problem: PoolProblem) -> strips.Strips:

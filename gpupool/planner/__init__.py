@@ -112,7 +112,8 @@ def _pooling(
     if kernel in FUSED or (
         kernel == "auto" and not (tiled and tiled.cost <= rows.limit(problem, geometry))
     ):
-        launch = _fused_launch(problem, geometry, alignment, most, kernel)
+        rows_cost = tiled.cost if tiled and kernel == "auto" else inf
+        launch = _fused_launch(problem, geometry, alignment, most, rows_cost, kernel)
         if launch is not None:
             return Plan(problem, steps, (launch,))
     if kernel == "plane" or shared:
@@ -121,16 +122,18 @@ def _pooling(
 
 
 def _fused_launch(
-    problem: PoolProblem, geometry: Geometry, alignment: int, most: float, kernel: str
-) -> Launch | None:
+    problem: PoolProblem, geometry: Geometry, alignment: int, most: float, rows_cost: float,
+    kernel: str,
+) -> Launch | None:  # fmt: skip
     """Launch the cheapest kernel for large windows, or none that costs more than ``most``."""
     auto = kernel == "auto"
     limit = min(most, _single_columns_cost(problem, geometry)) if auto else most
     by_vectors = partial(separable_vectors.launch, problem, geometry, alignment)
     found = strips.cheapest(problem, geometry, alignment) if auto or kernel == "strips" else None
     launch = None
-    if found is not None and found.cost <= limit:
-        launch = (by_vectors(found.cost) if auto else None) or strips.launch(
+    # Rows waste fewer lines than strips, other kernels more.
+    if found is not None and found.least <= limit and found.cost <= rows_cost:
+        launch = (by_vectors(found.least) if auto else None) or strips.launch(
             problem, found, alignment
         )
     if launch is None and kernel != "separable":

@@ -52,6 +52,9 @@ of the sum of issue, lines, turns and sectors. The root mean square of what that
 AHEAD = 1.2
 """How many times less must take, by such a sum, what no run has timed than what it replaces."""
 
+NEARLY = 1.1
+"""How many times the least cost is nearly as little."""
+
 MOST_BLOCKS = 2**31 - 1
 """Blocks that CUDA takes along the first axis of a grid."""
 

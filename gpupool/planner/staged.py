@@ -24,6 +24,7 @@ from gpupool.planner.launches import (
     BLOCKS,
     LINE_BYTES,
     LOOKUP,
+    NEARLY,
     SECTOR,
     SECTOR_BYTES,
     SHARED_BYTES,
@@ -61,9 +62,6 @@ PART_CODE, SKEW_CODE = 50, 90
 
 MARGINS = 4 * VECTOR_BYTES
 """Shared memory around planes and results, at most."""
-
-NEARLY = 1.1
-"""How many times the least cost is nearly as little."""
 
 LONG_CODE = 900
 """Instructions of a kernel that costs AHEAD times less than shorter ones: CuPy keeps what it
@@ -154,12 +152,14 @@ def _planes_of_a_block(
     most = min(THREADS // threads, (SHARED_BYTES - MARGINS) // sum(sizes), geometry.planes)
     if sum(sizes) > STAGED_BYTES * threads:
         return 0
-    warps = {planes: -(-planes * threads // WARP) for planes in range(1, most + 1)}
-    counts = [planes for planes in warps if planes * threads >= WARP]
+    counts = range(-(-WARP // threads), most + 1)
     aligned = [planes for planes in counts if _aligned(planes, sizes)]
-    return max(
-        aligned or counts, key=lambda planes: (planes * threads / warps[planes], planes), default=0
-    )
+    return max(aligned or counts, key=lambda n: (_filled(n * threads), n), default=0)
+
+
+def _filled(threads: int) -> float:
+    """Return the part of the threads of a block's warps that there are."""
+    return threads / (-(-threads // WARP) * WARP)
 
 
 def _aligned(planes: int, sizes: Iterable[int]) -> bool:
