@@ -60,8 +60,11 @@ SMALL = (
      "shape": [2, 20, 20, 64]},
     {"id": "S13", "op": "global-average", "dtype": "float32", "layout": "NHWC",
      "shape": [1, 300, 300, 16]},
+    {"id": "S14", "op": "average", "dtype": "float16", "shape": [9, 256, 35, 35], "kernel": 3,
+     "pads": 1},
 )  # fmt: skip
-"""Cases that a sanitizer gets through in seconds: every kernel that pools by windows."""
+"""Cases that a sanitizer gets through in seconds: every kernel that pools by windows, and parts of
+rows."""
 
 FIRST_CALLS = """
 import json, time, cupy, gpupool

@@ -1786,6 +1786,8 @@ def test_a_sanitizer_sees_every_kernel_that_pools_by_windows() -> None:
     others = {"preprocess.cu", "roi.cu", "unpool.cu"}
     names = chain.from_iterable(of for file, of in entries().items() if file not in others)
     assert {launch.kernel for launch in launches} == set(names)
+    rows_of_staged = {launch.template[4] for launch in launches if launch.kernel == "rows_staged"}
+    assert {"0"} < rows_of_staged, "parts of rows"
 
 
 def test_a_part_that_fails_or_hangs_loses_nothing() -> None:

@@ -39,7 +39,7 @@ from gpupool.planner import (
     tile_cost,
 )
 from gpupool.planner.geometry import Geometry
-from gpupool.planner.launches import FILL, NEARLY, SECTOR_BYTES, SHARED_BYTES, WARP
+from gpupool.planner.launches import AHEAD, FILL, NEARLY, SECTOR_BYTES, SHARED_BYTES, WARP
 from gpupool.planner.parameters import PAIRED_TAPS, boolean, divisor
 from gpupool.planner.separable import CHUNK, PITCH
 from gpupool.planner.specialised import MAX_STRIDE, SPECIALISED_TAPS
@@ -554,6 +554,53 @@ def test_of_staged_planes_a_short_kernel_is_taken_where_it_costs_nearly_as_littl
     assert fewest.cost < taken.cost <= NEARLY * fewest.cost
     with emulator.constants(NEARLY=1):
         assert staged.cheapest(fewest.problem, fewest.geometry, 16) == fewest
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype", "size", "window"),
+    [
+        ("average", "float16", 35, {"kernel_shape": 3, "pads": 1}),
+        ("average", "int8", 35, {"kernel_shape": 3, "pads": 1}),
+        ("max", "int8", 71, {"kernel_shape": 3, "strides": 2}),
+    ],
+)
+def test_rows_longer_than_a_thread_takes_are_staged_in_equal_parts(
+    op: str, dtype: str, size: int, window: dict[str, Any]
+) -> None:
+    """A line that no words fit is read as a whole, with halos, which may lie outside of planes."""
+    problem = resolve(op, (64, 256, size, size), dtype, **window)
+    itemsize, out = problem.dtype.itemsize, problem.outputs[0].shape[-1]
+    with emulator.constants(LONG_CODE=1000, AHEAD=1):
+        (launch,) = plan(problem).launches
+    row, outputs, load, _, planes = (int(launch.template[i]) for i in (4, 7, 9, 10, 11))
+    assert (launch.kernel, row) == ("rows_staged", 0)
+    assert out % outputs == 0
+    assert load > outputs * problem.window[-1].stride
+    read, written = (planes * n**2 * itemsize for n in (size, out))
+    assert read % 16, "planes begin anywhere in a vector"
+    held = [-(-(n + 16 - itemsize) // 16) * 16 for n in (read, written)]
+    assert launch.shared == 16 + sum(held) + 16
+
+
+def test_halos_that_margins_do_not_hold_are_not_read_by_parts_of_rows() -> None:
+    assert not all(way.tile.row for way in staged_ways("float32", (33, 33), kernel_shape=9, pads=4))
+    assert all(way.tile.row for way in staged_ways("float32", (33, 33), kernel_shape=11, pads=5))
+    ends = {"kernel_shape": 9, "pads": (0, 0, 0, 6)}
+    assert all(way.tile.row for way in staged_ways("float32", (33, 35), **ends))
+
+
+def test_a_long_kernel_of_staged_planes_costs_clearly_less_than_a_short_one() -> None:
+    problem = resolve("max", (64, 512, 13, 13), "float16", kernel_shape=13, pads=6)
+    geometry = Geometry.of(problem, contiguous(problem.shape))
+    taken = staged.cheapest(problem, geometry, 16)
+    with emulator.constants(LONG_CODE=0):
+        short = staged.cheapest(problem, geometry, 16)
+    assert taken is not None
+    assert short is not None
+    assert short.code <= rows.MOST_CODE < taken.code <= staged.LONG_CODE
+    assert AHEAD * taken.cost <= short.cost
+    with emulator.constants(AHEAD=10):
+        assert staged.cheapest(problem, geometry, 16) == short
 
 
 def test_a_workspace_is_there_where_a_launch_uses_one() -> None:
@@ -1194,6 +1241,15 @@ def test_lanes_abreast_of_few_strips_are_not_mostly_halo() -> None:
     found = cheapest_strips(few)
     assert found.cost > found.issued
     assert found.stored * found.layout.abreast > WARP / 2
+
+
+def test_strips_of_pixels_in_reverse_wait_as_long() -> None:
+    problem = resolve("max", (4, 128, 128, 64), "float32", kernel_shape=13, channels_last=True)
+    images, rows_, pixels, channels = contiguous(problem.shape)
+    reverse = Geometry.of(problem, (images, rows_, -pixels, channels))
+    found = strips.cheapest(problem, reverse, 16)
+    assert found is not None
+    assert found.total_cost() == cheapest_strips(problem).total_cost()
 
 
 def cheapest_strips(problem: PoolProblem) -> strips.Strips:

@@ -1,8 +1,8 @@
 """rows.cu where blocks copy small planes that adjoin to shared memory: which rows of which planes.
 
 Rows of narrow planes lie in up to as many lines of the first cache as a warp has threads, and rows
-of odd sizes begin anywhere. Blocks copy such planes by whole vectors, and a thread takes a row of
-outputs from there.
+of odd sizes begin anywhere. Blocks copy such planes by whole vectors, which may begin in front of
+them and end behind, and a thread takes a row of outputs from there, or an equal part of one.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import gcd, inf, log2
@@ -210,15 +210,16 @@ def cheapest(problem: PoolProblem, geometry: Geometry, alignment: int) -> Strips
         if _serves(problem, planes, alignment, layout)
     )
     ways = [way for way in found if way]
-    if not ways:
-        return None
+    return _nearly_least(ways) if ways else None
+
+
+def _nearly_least(ways: Sequence[Strips]) -> Strips:
     fewest = attrgetter("cost", "issued")
     usual, best = min(ways, key=fewest), min(ways, key=Strips.total_cost)
-    chosen = usual
-    if AHEAD * best.total_cost() <= usual.total_cost():
-        near = [way for way in ways if way.total_cost() <= NEARLY * best.total_cost()]
-        chosen = min(near, key=fewest, default=best)
-    return replace(chosen, least=usual.cost)
+    if AHEAD * best.total_cost() > usual.total_cost():
+        return replace(usual, least=usual.cost)
+    near = [way for way in ways if way.total_cost() <= NEARLY * best.total_cost()]
+    return replace(min(near, key=fewest, default=best), least=usual.cost)
 
 
 def _layouts(problem: PoolProblem, geometry: Geometry) -> Iterator[Layout]:
@@ -317,7 +318,7 @@ def _strips(problem: PoolProblem, geometry: Geometry, layout: Layout) -> Iterato
             each = _cost(problem, geometry, layout, run, down)
             yield Strips(
                 geometry, layout, planes, lanes, groups, stored, run, height, down, beside, warps,
-                threads * each, threads / WARP * _served(axis, row_of_warp, run, down),
+                threads * each, threads / WARP * _traffic(axis, row_of_warp, run, down),
                 max(threads, FILL / down) * each,
             )  # fmt: skip
 
@@ -364,7 +365,7 @@ def _cost(problem: PoolProblem, geometry: Geometry, layout: Layout, run: int, do
     return down * above + runs + rows * lane.step + results
 
 
-def _served(axis: Axis, row: _Row | None, run: int, down: int) -> float:
+def _traffic(axis: Axis, row: _Row | None, run: int, down: int) -> float:
     """Estimate what issues while lines, turns and sectors of a warp's rows are served."""
     if row is None:
         return 0
