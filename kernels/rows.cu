@@ -898,10 +898,10 @@ rows_staged(const typename Op::Element* __restrict__ x, typename Op::Out* __rest
     // Unsigned: a product of 64 bits takes one instruction then.
     const unsigned size = static_cast<unsigned>(w.channel_step);
     const auto before = [&](unsigned plane) { return static_cast<unsigned long long>(unsigned(first)) * plane; };
-    // Elements of the vector that the first plane begins in which are not its own.
-    const auto skew = [&](unsigned plane, unsigned width) { return Whole ? 0 : first * plane % width; };
+    // Elements in front of the first plane in the vector that it begins in.
+    const auto skew = [&](unsigned plane, unsigned vector) { return Whole ? 0 : first * plane % vector; };
     const unsigned skewed = skew(size, width);
-    // As far as the vector that the block ends in, where it does.
+    // As far as the vector that the block ends in, where that is there: every plane has an element.
     const unsigned there = least<int>(w.channels.divisor - first, Planes + width) * size + skewed;
     const unsigned elements = Whole ? Planes * size : least(rounded_up<width>(here * size + skewed), there);
     if constexpr (margin > 0 && !Tile::complete) clear_margins<Threads, margin>(planes, elements);

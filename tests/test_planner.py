@@ -582,6 +582,15 @@ def test_rows_longer_than_a_thread_takes_are_staged_in_equal_parts(
     assert launch.shared == 16 + sum(held) + 16
 
 
+def test_staged_rows_that_begin_anywhere_are_not_left_to_kernels_that_count_no_lines() -> None:
+    problem = resolve("average", (64, 256, 35, 35), "int8", kernel_shape=3, pads=1)
+    (launch,) = plan(problem).launches
+    assert launch.kernel == "rows_staged"
+    with emulator.constants(LONG_CODE=0):  # as if it could not be staged
+        (launch,) = plan(problem).launches
+    assert launch.source == "separable_vectors.cu"
+
+
 def test_halos_that_margins_do_not_hold_are_not_read_by_parts_of_rows() -> None:
     assert not all(way.tile.row for way in staged_ways("float32", (33, 33), kernel_shape=9, pads=4))
     assert all(way.tile.row for way in staged_ways("float32", (33, 33), kernel_shape=11, pads=5))
@@ -1241,6 +1250,18 @@ def test_lanes_abreast_of_few_strips_are_not_mostly_halo() -> None:
     found = cheapest_strips(few)
     assert found.cost > found.issued
     assert found.stored * found.layout.abreast > WARP / 2
+
+
+def test_of_strips_that_wait_nearly_as_long_those_that_issue_less_are_taken() -> None:
+    shape, window = (4, 512, 512, 64), {"kernel_shape": 5, "pads": 2}
+    problem = resolve("max", shape, "float64", channels_last=True, **window)
+    found = cheapest_strips(problem)
+    with emulator.constants(NEARLY=1):
+        least = cheapest_strips(problem)
+    with emulator.constants(AHEAD=10):
+        fewest = cheapest_strips(problem)
+    assert fewest.issued < found.issued < least.issued
+    assert least.total_cost() < found.total_cost() < fewest.total_cost()
 
 
 def test_strips_of_pixels_in_reverse_wait_as_long() -> None:

@@ -125,7 +125,10 @@ def _fused_launch(
     problem: PoolProblem, geometry: Geometry, alignment: int, most: float, rows_cost: float,
     kernel: str,
 ) -> Launch | None:  # fmt: skip
-    """Launch the cheapest kernel for large windows, or none that costs more than ``most``."""
+    """Launch the cheapest kernel for large windows, or none that costs more than ``most``.
+
+    Strips by their least cost, or by what they do take where ``rows_cost`` is what others do.
+    """
     auto = kernel == "auto"
     limit = min(most, _single_columns_cost(problem, geometry)) if auto else most
     by_vectors = partial(separable_vectors.launch, problem, geometry, alignment)
@@ -173,8 +176,8 @@ def _tiled(
     if tile is not None and staged.adjoin(geometry):
         needed = rows.total_cost(problem, geometry, tile)
     if needed > rows.limit(problem, geometry):
-        way = staged.cheapest(problem, geometry, alignment)
-        if way and AHEAD * way.cost <= needed and _asks(admissible, launch := way.launch()):
+        way = staged.cheapest(problem, geometry, alignment, needed / AHEAD)
+        if way and _asks(admissible, launch := way.launch()):
             launches.insert(0, launch)
             # Rows that begin anywhere others take by elements: more lines, which they do not count.
             cost = min(cost, (1 if way.tile.anywhere else AHEAD) * way.instructions)

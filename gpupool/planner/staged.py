@@ -54,13 +54,13 @@ STAGED_CODE, STAGE, COPY = 60, 15, 4
 """Instructions that the copies to shared memory and back take to compile as long as, those of a
 thread, and those of each vector."""
 
-PART, SKEW = 26, 25
-"""Those of a thread more for a part of a row, and where planes begin anywhere in a vector."""
+PART, SKEW = 26, 20
+"""Those of a thread more for a part of a row, and where not all blocks are whole."""
 
 PART_CODE, SKEW_CODE = 50, 90
-"""And what that takes to compile as long as."""
+"""What parts of rows take to compile as long as, and planes that begin anywhere in a vector."""
 
-MARGINS = 4 * VECTOR_BYTES
+MARGINS = 6 * VECTOR_BYTES
 """Shared memory around planes and results, at most."""
 
 LONG_CODE = 900
@@ -68,27 +68,26 @@ LONG_CODE = 900
 compiles."""
 
 
-def cheapest(problem: PoolProblem, geometry: Geometry, alignment: int) -> Staged | None:
-    """Return what costs least, or nearly least and has a short kernel.
+def cheapest(
+    problem: PoolProblem, geometry: Geometry, alignment: int, most: float = inf
+) -> Staged | None:  # fmt: skip
+    """Return what costs least, if no more than ``most``, or nearly least and has a short kernel.
 
     A long one must cost clearly less.
     """
     if alignment < VECTOR_BYTES or not adjoin(geometry) or not rows.serves(problem, geometry):
         return None
-    if geometry.outputs < BLOCKS * THREADS:
+    if geometry.outputs < BLOCKS * THREADS:  # so that no tile need be tried
         return None
     ways = list(_ways(problem, geometry, alignment))
-    best = _cheapest([way for way in ways if way.code <= rows.MOST_CODE])
-    other = _cheapest([way for way in ways if rows.MOST_CODE < way.code <= LONG_CODE])
-    if other and (best is None or AHEAD * other.cost <= best.cost):
-        return other
-    return best
+    short = _cheapest((way for way in ways if way.code <= rows.MOST_CODE), most)
+    long = (way for way in ways if rows.MOST_CODE < way.code <= LONG_CODE)
+    return _cheapest(long, short.cost / AHEAD if short else most) or short
 
 
-def _cheapest(ways: list[Staged]) -> Staged | None:
-    ways.sort(key=attrgetter("least_cost"))
-    most, near = inf, list[Staged]()
-    for way in ways:
+def _cheapest(ways: Iterable[Staged], most: float) -> Staged | None:
+    near = list[Staged]()
+    for way in sorted(ways, key=attrgetter("least_cost")):
         if way.least_cost > most:
             break  # before its turns are counted, which takes longest
         most = min(most, NEARLY * way.cost)
@@ -142,7 +141,7 @@ def adjoin(geometry: Geometry) -> bool:
 def _planes_of_a_block(
     problem: PoolProblem, geometry: Geometry, tile: Tile, results: bool
 ) -> int:  # fmt: skip
-    """Return how many planes a block can copy: whole vectors, and whole warps as far as may be."""
+    """Return how many planes a block copies: whole vectors if it can, and nearly whole warps."""
     if tile.threads(geometry) < BLOCKS * THREADS:
         return 0
     threads = tile.threads(geometry) // geometry.planes
@@ -178,7 +177,7 @@ def _result_bytes(problem: PoolProblem, geometry: Geometry) -> int:
 
 @dataclass(frozen=True)
 class Staged:
-    """Whole rows of planes that blocks copy to shared memory."""
+    """Rows or parts of rows of planes that blocks copy to shared memory."""
 
     problem: PoolProblem
     geometry: Geometry
@@ -191,7 +190,7 @@ class Staged:
     def code(self) -> float:
         """Instructions that take as long to compile as the kernel."""
         alone = Estimate.of(self.problem, self.geometry, self.tile).code + STAGED_CODE
-        return alone + PART_CODE * (not self.tile.row) + SKEW_CODE * (not self.whole)
+        return alone + PART_CODE * (not self.tile.row) + SKEW_CODE * (not self._aligned)
 
     @cached_property
     def cost(self) -> float:
@@ -240,8 +239,12 @@ class Staged:
     @property
     def whole(self) -> bool:
         """Whether all blocks have as many planes and results, which begin and end with vectors."""
-        aligned = _aligned(self.planes, self._bytes[: 1 + self.results])
-        return aligned and self.geometry.planes % self.planes == 0
+        return self._aligned and self.geometry.planes % self.planes == 0
+
+    @property
+    def _aligned(self) -> bool:
+        """Whether blocks begin with vectors."""
+        return _aligned(self.planes, self._bytes[: 1 + self.results])
 
     def _shared(self) -> int:
         """Return the bytes of planes and results, which may begin anywhere in a vector."""
@@ -273,7 +276,10 @@ class Staged:
         return taken
 
     def _places(self) -> tuple[Array, Array]:
-        """Return where each thread of a block reads and writes its first row, in bytes."""
+        """Return where each thread of a block reads and writes its first row, in bytes.
+
+        Blocks that begin within a vector have the same places, shifted.
+        """
         *outer, inner = self.geometry.dims
         parts, groups = self.tile.groups(self.geometry)
         slices = prod(d.axis.out for d in outer[:-1])
@@ -284,9 +290,8 @@ class Staged:
         reads, writes = (plane * size for size in self._bytes)
         step, result = self.problem.dtype.itemsize, self.problem.out_dtype.itemsize
         before = 0 if self.tile.row or not self.tile.anywhere else inner.axis.pad_begin
-        reads = (
-            reads + VECTOR_BYTES + (part * self.tile.outputs * inner.axis.stride - before) * step
-        )
+        reads = reads + VECTOR_BYTES - before * step
+        reads = reads + part * self.tile.outputs * inner.axis.stride * step
         writes = writes + part * self.tile.outputs * result
         result *= inner.axis.out
         for dim, first in zip(reversed(outer), (group * self.tile.rows, slice_), strict=False):

@@ -218,8 +218,8 @@ def _nearly_least(ways: Sequence[Strips]) -> Strips:
     usual, best = min(ways, key=fewest), min(ways, key=Strips.total_cost)
     if AHEAD * best.total_cost() > usual.total_cost():
         return replace(usual, least=usual.cost)
-    near = [way for way in ways if way.total_cost() <= NEARLY * best.total_cost()]
-    return replace(min(near, key=fewest, default=best), least=usual.cost)
+    near = [best, *(way for way in ways if way.total_cost() <= NEARLY * best.total_cost())]
+    return replace(min(near, key=fewest), least=usual.cost)
 
 
 def _layouts(problem: PoolProblem, geometry: Geometry) -> Iterator[Layout]:
