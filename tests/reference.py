@@ -10,7 +10,7 @@ from __future__ import annotations
 import decimal
 import functools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain, product
@@ -171,13 +171,17 @@ def lowest(dtype: np.dtype[Any]) -> Any:
     return np.iinfo(dtype).min if dtype.kind in "iu" else -math.inf
 
 
-def first_greatest(x: list[float], taps: Iterable[int]) -> int | None:
-    """Scan the taps in order: the first NaN, or else the first of the equal greatest."""
-    best: int | None = None
-    for tap in taps:
-        if best is None or (not math.isnan(x[best]) and (math.isnan(x[tap]) or x[tap] > x[best])):
-            best = tap
-    return best
+def ranks(x: np.ndarray[Any, Any]) -> list[int]:
+    """Return each element's place in the order of values: NaN above all, equal ones at the same."""
+    listed = numbers(x)
+    ordered = sorted({value for value in listed if not math.isnan(value)})
+    place = {value: rank for rank, value in enumerate(ordered)}
+    return [place.get(value, len(ordered)) for value in listed]
+
+
+def first_greatest(rank: Sequence[int], taps: Iterable[int]) -> int | None:
+    """Return the first NaN among the taps, or else the first of the equal greatest."""
+    return max(taps, key=rank.__getitem__, default=None)
 
 
 def max_pool(
@@ -192,9 +196,9 @@ def max_pool(
     pool = pooling(x.shape, channels_last, kernel_shape=kernel_shape, **attributes)
     y = np.full(pool.shape, lowest(x.dtype), x.dtype)
     indices = np.full(pool.shape, -1, np.int64)
-    elements, listed = x.ravel(), numbers(x)
+    elements, rank = x.ravel(), ranks(x)
     for o, (taps, _) in pool.windows.items():
-        best = first_greatest(listed, taps)
+        best = first_greatest(rank, taps)
         if best is not None:
             y[o] = elements[best]
             indices[o] = column_major(best, x.shape) if storage_order else best
@@ -373,10 +377,10 @@ def max_roi_pool(
         )
         rows, columns = bins(y1, y2, height, x.shape[2]), bins(x1, x2, width, x.shape[3])
         for c, image in enumerate(x[n]):
-            elements, listed = image.ravel(), numbers(image)
+            elements, rank = image.ravel(), ranks(image)
             for i, j in product(range(height), range(width)):
                 taps = [h * image.shape[1] + w for h, w in product(rows[i], columns[j])]
-                best = first_greatest(listed, taps)
+                best = first_greatest(rank, taps)
                 if best is not None:
                     y[r, c, i, j] = elements[best]
     return (np.moveaxis(y, 1, -1) if channels_last else y,)

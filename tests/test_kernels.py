@@ -12,11 +12,12 @@ import math
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from itertools import chain, count, cycle, product
 from typing import Any
+from unittest.mock import patch
 
 import hypothesis
 import ml_dtypes
@@ -126,8 +127,14 @@ class Configuration:
         with (
             emulator.constants(**NO_CAP, **constants, **(emulator.WIDE if self.wide else {})),
             emulator.settings(kernel=kernel, **settings),
+            patch.object(launch, "plan", self.plan),
         ):
             return self.case.run(EMULATED)
+
+    @cached_property
+    def plan(self) -> Callable[..., Plan]:
+        """The planner, which remembers for all runs what it has planned by the same constants."""
+        return lru_cache(planner.plan.__wrapped__)
 
     @cached_property
     def launches(self) -> list[planner.Launch]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from typing import Any
 
@@ -66,3 +67,15 @@ def test_of_nothing_only_the_least_number_may_come():
     }
     no = (False, False)
     assert found == {0.0: (True, True), least: (False, True), 4 * least: no, 1e-9: no}
+
+
+@pytest.mark.parametrize("dtype", strategies.FLOATS)
+def test_what_is_no_number_equals_itself_alone(dtype):
+    """A number beyond float64 is neither: exact arithmetic says that it may become infinite."""
+    special = [math.nan, math.inf, -math.inf]
+    results = np.array([*special, 0.0, 1.0]).astype(strategies.dtype_of(dtype))
+    for value in (*special, Fraction(10) ** 400):
+        same = [(repr(y) == repr(value),) * 2 for y in results.astype(float).tolist()]
+        of_value = [judged(results[i : i + 1], Real(value), tolerance.of_sum) for i in range(5)]
+        beyond = [(False, y) for y in (False, True, False, False, False)]
+        assert of_value == (beyond if isinstance(value, Fraction) else same), value

@@ -127,8 +127,10 @@ def surely_allowed(
 ) -> np.ndarray[Any, Any]:
     """Return where float64 suffices to see that a result is allowed, all its roundings against it.
 
-    Exact arithmetic takes a hundred times as long, and decides the others.
+    Exact arithmetic takes a hundred times as long, and decides the others. What is infinite or NaN
+    is exact in float64.
     """
+    no_number = np.array([not isinstance(real.value, Fraction) for real in reals.flat], bool)
     exact = np.array([real_or_nan(real.value) for real in reals.flat])
     magnitude = np.array([real_or_nan(real.magnitude) for real in reals.flat])
     of_one = np.array([error_of_one(bound, real.taps, y.dtype, *arguments) for real in reals.flat])
@@ -137,9 +139,11 @@ def surely_allowed(
         step = np.where(exact == 0, 0, np.ldexp(float(unit(y.dtype)), exponent - 1))
         rounding = np.maximum(step, float(least_subnormal(y.dtype)) / 2)
         limit = (of_one * magnitude + rounding) * SLIGHTLY_LESS
-        distance = np.abs(y.astype(float).ravel() - exact) + np.abs(exact) * 2.0**-52
+        result = y.astype(float).ravel()
+        distance = np.abs(result - exact) + np.abs(exact) * 2.0**-52
         surely = distance + 2.0**-1073 <= limit
-    return np.asarray(surely).reshape(y.shape)
+        same = (result == exact) | (np.isnan(result) & np.isnan(exact))
+    return np.where(no_number, same, surely).reshape(y.shape)
 
 
 def real_or_nan(value: Fraction | float) -> float:
