@@ -34,7 +34,7 @@ from gpupool.planner.banks import turns
 from gpupool.planner.launches import LINE_BYTES, SECTOR_BYTES, WARP
 
 from .lanes import EVERY, MEMORY, PLACED, TRUE, Array, Lanes, Value
-from .liveness import FOREIGN, passed_over
+from .liveness import CONTROL, FOREIGN, passed_over
 from .sass import Instruction
 from .traffic import address, distinct
 
@@ -117,6 +117,7 @@ class _Stepper:
         self.code, self.lanes = code, lanes
         self.index = {instruction.address: i for i, instruction in enumerate(code)}
         self.longest = _longest(code, self.index)
+        self.steers = [one.name in CONTROL or one.name in FOREIGN for one in code]
         self.passed_over = passed_over(code)
         self.alive, self.among = alive, EVERY
         self.at: dict[int, Array] = {0: self.alive.copy()}
@@ -141,18 +142,28 @@ class _Stepper:
                 self._tally(mask, steps)
                 mask, steps = active, 0
                 self.among = active if (self.alive & ~active).any() else EVERY
-            if passed := self.passed_over[place]:
-                passed = min(passed, min(self.at, default=len(self.code)) - place)
-                self._go(place + passed, active)
+            if behind := self._straight_on(place, active):
+                self._go(place + behind, active)
             else:
-                self._step(place, active)
-            steps += passed or 1
-            total += passed or 1
+                self._steer(place, active)
+            steps += behind or 1
+            total += behind or 1
             if total > LIMIT:
                 raise GpupoolError(f"a kernel takes more than {LIMIT} simulated steps")
         self._tally(mask, steps)
         if self.waiting:
             raise GpupoolError("simulated lanes wait for others that never come")
+
+    def _straight_on(self, begin: int, active: Array) -> int:
+        """Go through what steers nothing, as far as other lanes are; return the instructions."""
+        place, end = begin, min(self.at, default=len(self.code))
+        while place < end and not self.steers[place]:
+            if passed := self.passed_over[place]:
+                place = min(place + passed, end)
+            else:
+                self._compute(self.code[place], active)
+                place += 1
+        return place - begin
 
     def _tally(self, mask: Array, steps: int) -> None:
         self.executed += mask * steps
@@ -164,10 +175,21 @@ class _Stepper:
         elif mask.any():
             self.at[place] = mask
 
-    def _step(self, place: int, active: Array) -> None:
+    def _guard(self, instruction: Instruction) -> Value:
+        return self.lanes.predicate(instruction.guard[1:]) if instruction.guard else TRUE
+
+    def _compute(self, instruction: Instruction, active: Array) -> None:
+        name, guard = instruction.name, self._guard(instruction)
+        if name in MEMORY:
+            on = active if guard is TRUE else active & ((guard.bits != 0) | ~guard.known)
+            self.accesses[name, instruction.width] += on
+            if name in PLACED:
+                self._touch(instruction, on)
+        self.lanes.execute(instruction, self.among, guard)
+
+    def _steer(self, place: int, active: Array) -> None:
         instruction = self.code[place]
-        name = instruction.name
-        guard = self.lanes.predicate(instruction.guard[1:]) if instruction.guard else TRUE
+        name, guard = instruction.name, self._guard(instruction)
         if name == "BRA":
             self._branch(place, instruction, active, guard)
         elif name == "EXIT":
@@ -183,9 +205,10 @@ class _Stepper:
         elif name in FOREIGN:
             raise GpupoolError(f"the simulation does not follow {instruction}")
         else:
-            self._plain(place, instruction, active, guard)
+            self._barrier(instruction, active, guard)
+            self._go(place + 1, active)
 
-    def _plain(self, place: int, instruction: Instruction, active: Array, guard: Value) -> None:
+    def _barrier(self, instruction: Instruction, active: Array, guard: Value) -> None:
         name, operands = instruction.name, instruction.operands
         if name == "BSSY":
             self._set_members(operands[0], active, active)
@@ -193,18 +216,10 @@ class _Stepper:
             on = active & (guard.bits != 0)
             self.members[operands[-1]] &= ~on
             self._release()
-        elif name == "BMOV" and operands[0].startswith("B"):
+        elif operands[0].startswith("B"):
             self._set_members(operands[0], self.saved[operands[1]], active)
-        elif name == "BMOV":
-            self.saved[operands[0]] = self.members[operands[1]].copy()
         else:
-            if name in MEMORY:
-                on = active if guard is TRUE else active & ((guard.bits != 0) | ~guard.known)
-                self.accesses[name, instruction.width] += on
-                if name in PLACED:
-                    self._touch(instruction, on)
-            self.lanes.execute(instruction, self.among, guard)
-        self._go(place + 1, active)
+            self.saved[operands[0]] = self.members[operands[1]].copy()
 
     def _touch(self, instruction: Instruction, on: Array) -> None:
         place = address(self.lanes, instruction.operands[instruction.name[0] == "L"])

@@ -152,13 +152,14 @@ class Lanes:
             return
         held, where, known = self._held.get(name, UNKNOWN), active, value.known
         if guard is not TRUE:
-            where, known = active & ((guard.bits != 0) | ~guard.known), known & guard.known
+            where = active & ((guard.bits != 0) | ~guard.known)
+            known = _both(known, guard.known)
         partly = _NONE
         if value.partly is not _NONE or held.partly is not _NONE:
             partly = np.where(where, np.where(guard.known, value.partly, _NONE), held.partly)
-        self._held[name] = Value(
-            np.where(where, value.bits, held.bits), np.where(where, known, held.known), partly
-        )
+        if known is not _YES or held.known is not _YES:
+            known = np.where(where, known, held.known)
+        self._held[name] = Value(np.where(where, value.bits, held.bits), known, partly)
 
     def execute(self, instruction: Instruction, active: Array, guard: Value) -> None:
         """Carry out one instruction that does not branch."""
@@ -287,10 +288,17 @@ def _words(target: str, bits: Array, known: Array) -> _Results:
 
 
 def _known(*values: Value) -> Array:
-    known = values[0].known
-    for value in values[1:]:
-        known = known & value.known
+    known = _YES
+    for value in values:
+        known = _both(known, value.known)
     return known
+
+
+def _both(known: Array, other: Array) -> Array:
+    """Return where both are known, without a look at lanes where that is everywhere."""
+    if known is _YES or other is _YES:
+        return known if other is _YES else other
+    return known & other
 
 
 @_handles("MOV", "R2UR", "S2R", "S2UR")
@@ -466,13 +474,14 @@ def _combine(a: Value, b: Value, modifiers: frozenset[str]) -> Value:
 
 def _look_up(table: int, values: Sequence[Value], ones: np.uint64) -> tuple[Array, Array]:
     """Return the bits of a table of three inputs that may be 0 and those that may be 1."""
-    can = [np.zeros(1, np.uint64), np.zeros(1, np.uint64)]
-    unknown = [np.where(value.known, np.uint64(0), ones & ~value.partly) for value in values]
+    may_be = []
+    for value in values:
+        free = _NONE if value.known is _YES else np.where(value.known, _NONE, ones & ~value.partly)
+        may_be.append((value.bits ^ ones | free, value.bits | free))
+    can = [_NONE, _NONE]
     for row in range(8):
-        fits = np.full(1, ones)
-        for value, free, bit in zip(values, unknown, (row >> 2, row >> 1, row), strict=True):
-            fits = fits & (free | (value.bits if bit & 1 else value.bits ^ ones))
-        can[table >> row & 1] = can[table >> row & 1] | fits
+        first, second, third = (may_be[i][row >> 2 - i & 1] for i in range(3))
+        can[table >> row & 1] = can[table >> row & 1] | first & second & third
     return can[0], can[1]
 
 

@@ -7,7 +7,7 @@ each access of a warp that touches it.
 from __future__ import annotations
 
 import re
-from functools import reduce
+from functools import cache, reduce
 from operator import and_
 
 import numpy as np
@@ -19,6 +19,8 @@ from .lanes import Array, Lanes, Value
 
 _PLACE = re.compile(r"(?:desc\[U?R\d+\])?\[(.*)\]")
 
+ZERO = np.zeros(1, np.uint64)
+
 
 def address(lanes: Lanes, operand: str) -> Value:
     """Return the address that an operand names: a sum of numbers and registers, maybe scaled.
@@ -29,19 +31,24 @@ def address(lanes: Lanes, operand: str) -> Value:
     >>> int(address(lanes, "[R2.X16+0x200]").bits[0])
     624
     """
+    values = [lanes.pair(name) if wide else lanes.read(name) for name, wide, _ in _terms(operand)]
+    scales = (np.uint64(scale) for *_, scale in _terms(operand))
+    total = sum((v.bits * scale for v, scale in zip(values, scales, strict=True)), ZERO)
+    return Value(total, reduce(and_, (value.known for value in values)))
+
+
+@cache
+def _terms(operand: str) -> list[tuple[str, bool, int]]:
+    """Return the registers and numbers of an address, whether they have 64 bits, and scales."""
     match = _PLACE.fullmatch(operand)
     if match is None:
         raise GpupoolError(f"the simulation does not know the address {operand}")
-    terms = [_term(lanes, term.strip()) for term in match[1].split("+")]
-    total = sum((term.bits for term in terms), np.zeros(1, np.uint64))
-    return Value(total, reduce(and_, (term.known for term in terms)))
-
-
-def _term(lanes: Lanes, text: str) -> Value:
-    name, *modifiers = text.split(".")
-    value = lanes.pair(name) if "64" in modifiers or name.startswith("-") else lanes.read(name)
-    scale = next((int(modifier[1:]) for modifier in modifiers if modifier[0] == "X"), 1)
-    return Value(value.bits * np.uint64(scale), value.known)
+    found = []
+    for text in match[1].split("+"):
+        name, *modifiers = text.strip().split(".")
+        scale = next((int(modifier[1:]) for modifier in modifiers if modifier[0] == "X"), 1)
+        found.append((name, "64" in modifiers or name.startswith("-"), scale))
+    return found
 
 
 def distinct(addresses: Array, active: Array, unit: int) -> int:

@@ -21,6 +21,7 @@ def turns(addresses: Array, active: Array, width: int) -> Array:
     """Return the turns of each warp, whose lanes read or write ``width`` bytes, if they are active.
 
     In a turn as many lanes are served as take a word of every bank, and those of the same words.
+    Addresses are multiples of the width: lanes share all the words of an access or none.
 
     >>> lanes = np.arange(32)[None]
     >>> [int(turns(lanes * step, lanes >= 0, 4)[0]) for step in (4, 8, 56, 128)]
@@ -29,14 +30,14 @@ def turns(addresses: Array, active: Array, width: int) -> Array:
     4
     """
     words = max(width // WORD_BYTES, 1)
-    together = WARP // words
-    of_lanes = (addresses.astype(np.uint64) // np.uint64(WORD_BYTES)).reshape(-1, together, 1)
-    places = of_lanes + np.arange(words, dtype=np.uint64)
-    somewhere = np.where(active.reshape(-1, together, 1), places, NOWHERE)
-    ordered = np.sort(somewhere.reshape(-1, WARP), axis=1)
-    bank = np.arange(len(ordered))[:, None] * BANKS + (ordered % BANKS).astype(np.int64)
-    taken = np.bincount(bank[first(ordered)], minlength=len(ordered) * BANKS)
-    served: Array = taken.reshape(-1, BANKS).max(axis=1).reshape(len(active), -1).sum(axis=1)
+    together = WARP // words  # lanes in a turn, and groups of banks that give one lane its words
+    somewhere = addresses.astype(np.uint64) // np.uint64(words * WORD_BYTES)
+    places = np.where(active, somewhere, NOWHERE).reshape(-1, together)
+    ordered = np.sort(places, axis=1)
+    group = (ordered & np.uint64(together - 1)).view(np.int64)
+    of_all = np.arange(len(ordered))[:, None] * together + group
+    taken = np.bincount(of_all[first(ordered)], minlength=ordered.size)
+    served: Array = taken.reshape(-1, together).max(axis=1).reshape(len(active), -1).sum(axis=1)
     return served
 
 
