@@ -127,7 +127,8 @@ def _fused_launch(
 ) -> Launch | None:  # fmt: skip
     """Launch the cheapest kernel for large windows, or none that costs more than ``most``.
 
-    Strips by their least cost, or by what they do take where ``rows_cost`` is what others do.
+    Strips are compared with other fused kernels by the least that any of their layouts issues, and
+    with rows, which take ``rows_cost``, by what the layout that is chosen takes in all.
     """
     auto = kernel == "auto"
     limit = min(most, _single_columns_cost(problem, geometry)) if auto else most
