@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from functools import cache, reduce
-from operator import and_
+from operator import add, and_
 
 import numpy as np
 
@@ -18,8 +18,6 @@ from gpupool.planner.banks import NOWHERE, first
 from .lanes import Array, Lanes, Value
 
 _PLACE = re.compile(r"(?:desc\[U?R\d+\])?\[(.*)\]")
-
-ZERO = np.zeros(1, np.uint64)
 
 
 def address(lanes: Lanes, operand: str) -> Value:
@@ -31,10 +29,12 @@ def address(lanes: Lanes, operand: str) -> Value:
     >>> int(address(lanes, "[R2.X16+0x200]").bits[0])
     624
     """
-    values = [lanes.pair(name) if wide else lanes.read(name) for name, wide, _ in _terms(operand)]
-    scales = (np.uint64(scale) for *_, scale in _terms(operand))
-    total = sum((v.bits * scale for v, scale in zip(values, scales, strict=True)), ZERO)
-    return Value(total, reduce(and_, (value.known for value in values)))
+    terms = [
+        (lanes.pair(name) if wide else lanes.read(name), np.uint64(scale))
+        for name, wide, scale in _terms(operand)
+    ]
+    total = reduce(add, (value.bits * scale for value, scale in terms))
+    return Value(total, reduce(and_, (value.known for value, _ in terms)))
 
 
 @cache
