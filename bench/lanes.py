@@ -296,9 +296,9 @@ def _known(*values: Value) -> Array:
 
 def _both(known: Array, other: Array) -> Array:
     """Return where both are known, without a look at lanes where that is everywhere."""
-    if known is _YES or other is _YES:
-        return known if other is _YES else other
-    return known & other
+    if known is _YES:
+        return other
+    return known if other is _YES else known & other
 
 
 @_handles("MOV", "R2UR", "S2R", "S2UR")

@@ -38,7 +38,7 @@ def address(lanes: Lanes, operand: str) -> Value:
 
 
 @cache
-def _terms(operand: str) -> list[tuple[str, bool, int]]:
+def _terms(operand: str) -> tuple[tuple[str, bool, int], ...]:
     """Return the registers and numbers of an address, whether they have 64 bits, and scales."""
     match = _PLACE.fullmatch(operand)
     if match is None:
@@ -48,7 +48,7 @@ def _terms(operand: str) -> list[tuple[str, bool, int]]:
         name, *modifiers = text.strip().split(".")
         scale = next((int(modifier[1:]) for modifier in modifiers if modifier[0] == "X"), 1)
         found.append((name, "64" in modifiers or name.startswith("-"), scale))
-    return found
+    return tuple(found)
 
 
 def distinct(addresses: Array, active: Array, unit: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -72,10 +73,9 @@ def test_of_nothing_only_the_least_number_may_come():
 @pytest.mark.parametrize("dtype", strategies.FLOATS)
 def test_what_is_no_number_equals_itself_alone(dtype):
     """A number beyond float64 is neither: exact arithmetic says that it may become infinite."""
-    special = [math.nan, math.inf, -math.inf]
+    special, beyond = [math.nan, math.inf, -math.inf], Fraction(10) ** 400
     results = np.array([*special, 0.0, 1.0]).astype(strategies.dtype_of(dtype))
-    for value in (*special, Fraction(10) ** 400):
-        same = [(repr(y) == repr(value),) * 2 for y in results.astype(float).tolist()]
-        of_value = [judged(results[i : i + 1], Real(value), tolerance.of_sum) for i in range(5)]
-        beyond = [(False, y) for y in (False, True, False, False, False)]
-        assert of_value == (beyond if isinstance(value, Fraction) else same), value
+    for value, y in product([*special, beyond], results):
+        same, infinite = repr(float(y)) == repr(value), float(y) == math.inf
+        expected = (False, infinite) if value is beyond else (same, same)
+        assert judged(np.array([y]), Real(value), tolerance.of_sum) == expected, (value, y)
