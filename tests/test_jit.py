@@ -211,7 +211,7 @@ STRUCTS = {
         f"Window<{axes}, {index}>": ("window.cuh", window_dtype(axes, index))
         for axes, index in product((1, 2, 3, 4), ("int", "long long"))
     },
-    "Rows": ("rows.cu", rows_dtype()),
+    "Rows": ("rows.cuh", rows_dtype()),
     "Tiles": ("separable.cuh", TILES_DTYPE),
     "Roi": ("roi.cu", ROI_DTYPE),
     "Preprocess": ("preprocess.cu", PREPROCESS_DTYPE),

@@ -64,8 +64,8 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
         "rows",
         {"BUSY": 1, "SETUP": 10**4, "cost": lambda *_: math.inf} | NO_BOUND,
     ),
-    "staged rows": ("rows", STAGED | {"STAGE": 10**9, "ORDERS": (False,)}),
-    "rows in shared memory": ("rows", STAGED | IN_SHARED_MEMORY | {"ORDERS": (True,)}),
+    "staged rows": ("rows_staged", STAGED | {"STAGE": 10**9, "ORDERS": (False,)}),
+    "rows in shared memory": ("rows_staged", STAGED | IN_SHARED_MEMORY | {"ORDERS": (True,)}),
     "plane": ("plane", {}),
     "few workers": ("plane", {"FILL": 1}),
     "channels": ("channels", {"ROWS": 1}),
@@ -87,10 +87,10 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
 PARTS = {"TILE_ROW": 0, "ORDERS": (False,)}
 SKEWED = {"_aligned": lambda *_: False, "_filled": lambda _: 1}
 STAGED_WAYS = {
-    "rows anywhere in vectors": ("rows", STAGED | IN_SHARED_MEMORY | SKEWED),
-    "parts of rows": ("rows", STAGED | PARTS | {"STAGE": 10**9}),
-    "parts in shared memory": ("rows", STAGED | PARTS | IN_SHARED_MEMORY),
-    "parts anywhere in vectors": ("rows", STAGED | PARTS | IN_SHARED_MEMORY | SKEWED),
+    "rows anywhere in vectors": ("rows_staged", STAGED | IN_SHARED_MEMORY | SKEWED),
+    "parts of rows": ("rows_staged", STAGED | PARTS | {"STAGE": 10**9}),
+    "parts in shared memory": ("rows_staged", STAGED | PARTS | IN_SHARED_MEMORY),
+    "parts anywhere in vectors": ("rows_staged", STAGED | PARTS | IN_SHARED_MEMORY | SKEWED),
 }
 """More ways to stage planes: of rows in parts, and that begin anywhere in a vector."""
 
@@ -258,6 +258,7 @@ POOLS = [name for name in STRATEGIES if name.endswith("_pool") and "roi" not in 
 SOURCES = (
     "window.cu",
     "rows.cu",
+    "rows_staged.cu",
     "plane.cu",
     "channels.cu",
     "strips.cu",
@@ -278,10 +279,12 @@ def configurations(
 def served(configuration: Configuration) -> Configuration:
     """Leave away what these kernels do not take, so that they are what runs."""
     way, case = configuration.kernel, configuration.case
-    kernel = KERNELS[way][0]
+    kernel = WAYS[way][0]
     if kernel == "channels":
         return Configuration(whole_images(case), way)
-    if kernel not in ("rows", "strips", "separable", "separable_vectors"):
+    if kernel == "rows_staged":
+        return Configuration(adjoining_planes(case), way)
+    if kernel not in ("rows", *planner.FUSED):
         return configuration
     x, plain = case.arrays[0], {} if kernel == "rows" else {"dilations": None}
     if kernel not in ("rows", "separable"):
@@ -294,9 +297,23 @@ def served(configuration: Configuration) -> Configuration:
     x = np.repeat(x, {"strips": 8, "separable_vectors": 2}.get(kernel, 1), axis=-1)
     if way == "vectors" or (kernel == "strips" and case.arguments.get("ceil_mode")):
         plain |= {"auto_pad": "SAME_UPPER", "pads": None, "ceil_mode": False}  # as many outputs
-    arguments = {name: value for name, value in plain.items() if name in case.arguments}
     x = strategies.offset(x, case.arrays[0].ctypes.data % 16)
-    return Configuration(case.on(x, **arguments), way)
+    return Configuration(changed(case, x, plain), way)
+
+
+def changed(case: Case, x: np.ndarray[Any, Any], arguments: dict[str, Any]) -> Case:
+    """Return the call on other memory, with those arguments changed that the operator has."""
+    return case.on(x, **{name: arguments[name] for name in arguments.keys() & case.arguments})
+
+
+def adjoining_planes(case: Case) -> Case:
+    """Return the operator on planes of a block and more, one behind the other from a vector on."""
+    last = case.arguments["channels_last"]
+    x = np.moveaxis(case.arrays[0], -1, 1) if last else case.arrays[0]
+    x = np.repeat(x, -(-50 // math.prod(x.shape[:2])), axis=1)
+    x = np.random.default_rng(0).permuted(x)  # no plane the same as its neighbour
+    plain = {"channels_last": False, "dilations": None, "p": of_no_pow(case)}
+    return changed(case, strategies.offset(x, 0), plain)
 
 
 def keeps_strides(way: str, case: Case) -> bool:
@@ -315,8 +332,13 @@ def whole_images(case: Case) -> Case:
     x = x if x[0].nbytes % 16 == 0 else x[:1]
     plain = {"kernel_shape": x.shape[1:-1], "strides": None, "pads": None, "dilations": None}
     plain |= {"auto_pad": "NOTSET", "ceil_mode": False, "return_indices": False, "storage_order": 0}
-    plain |= {"channels_last": True, "p": min(case.arguments.get("p", 2), 3) // 1 or 2}
-    return case.on(x, **{name: value for name, value in plain.items() if name in case.arguments})
+    plain |= {"channels_last": True, "p": of_no_pow(case)}
+    return changed(case, x, plain)
+
+
+def of_no_pow(case: Case) -> float:
+    """Return the norm's p, or another whose powers are products."""
+    return min(case.arguments.get("p", 2), 3) // 1 or 2
 
 
 def overlap(case: Case) -> bool:
@@ -1645,7 +1667,7 @@ STRUCTS = {
         f"Window<{axes}, {index}>": ("window.cuh", window_dtype(axes, index))
         for axes, index in product((1, 2, 3, 4), ("int", "long long"))
     },
-    "Rows": ("rows.cu", rows.rows_dtype()),
+    "Rows": ("rows.cuh", rows.rows_dtype()),
     "Channels": ("channels.cu", planner.channels.CHANNELS_DTYPE),
     "Tiles": ("separable.cuh", separable.TILES_DTYPE),
     "Roi": ("roi.cu", roi.ROI_DTYPE),
@@ -1775,7 +1797,7 @@ def main(arguments: list[str]) -> None:
         judge(function, chosen.seed)
     sliding = [name for name in ("max_pool", "average_pool", "lp_pool") if name in functions]
     for source in SOURCES:
-        names = [name for name in KERNELS if f"{KERNELS[name][0]}.cu" == source]
+        names = [name for name in WAYS if f"{WAYS[name][0]}.cu" == source]
         for function, more in zip(cycle(sliding), count(1)):
             if hits[source] >= chosen.n:
                 break

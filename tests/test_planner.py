@@ -310,7 +310,9 @@ def test_rows_of_small_planes_are_staged_where_all_that_is_served_takes_less(
     ):
         assert other.launches[0].kernel != "rows_staged"
     with emulator.constants(AHEAD=10**9):
-        assert kernels(plan(problem, kernel="rows").launches) == ["rows"]
+        assert "rows_staged" not in kernels(plan(problem).launches)
+    for asked in planner.TILED:
+        assert kernels(plan(problem, kernel=asked).launches) == [asked]
 
 
 @pytest.mark.parametrize(
@@ -413,13 +415,13 @@ def test_rows_of_staged_planes_past_the_cap_come_from_memory() -> None:
     small, other = (
         resolve("max", (64, 512, rows, 20), "float16", kernel_shape=13, pads=6) for rows in (20, 4)
     )
-    with patch.object(specialised, "admitted", Counter()):
-        with emulator.constants(SPECIALISATIONS=1, BLOCKS=10**6):
-            (alone,) = plan(small, kernel="rows").launches
-        with emulator.constants(SPECIALISATIONS=1):
-            (refused,) = plan(small, kernel="rows").launches
-            (none,) = plan(other, kernel="rows").launches
-    assert (alone.kernel, refused.kernel, none.kernel) == ("rows", "rows", "window")
+    asked = ((small, "rows"), (small, "rows_staged"), (other, "rows_staged"))
+    with (
+        patch.object(specialised, "admitted", Counter()),
+        emulator.constants(SPECIALISATIONS=1),
+    ):
+        chosen = [plan(problem, kernel=kernel).launches for problem, kernel in asked]
+    assert list(map(kernels, chosen)) == [["rows"], ["rows"], ["window"]]
 
 
 @pytest.mark.parametrize(
@@ -478,7 +480,7 @@ def most_of_a_bank(addresses: Sequence[int], width: int) -> int:
 def test_turns_of_staged_rows_count_as_threads_of_the_kernel_read_and_write(
     dtype: str, spatial: tuple[int, ...], window: dict[str, Any]
 ) -> None:
-    """Threads are decoded as Block of kernels/rows.cu does: row groups, then slices, or first."""
+    """Threads are decoded as Block of kernels/rows.cuh does: row groups, then slices, or first."""
     ways = staged_ways(dtype, spatial, **window)
     assert {way.results for way in ways} == {False, True}
     assert {way.slices_first for way in ways} == ({False, True} if len(spatial) > 2 else {False})
@@ -687,7 +689,7 @@ def greatest(problem: PoolProblem, geometry: Geometry) -> int:
         offset += (axis.size - 1) * step
         taps *= axis.size
         lanes = min(problem.channels, 4) if problem.channels_last else 1
-        seen.append((axis.out * axis.stride + MAX_STRIDE * 16) * lanes)  # tiles of rows.cu
+        seen.append((axis.out * axis.stride + MAX_STRIDE * 16) * lanes)  # tiles of rows.cuh
     return max(*seen, offset, taps)
 
 
@@ -775,7 +777,7 @@ def test_small_counts_take_32_bits_whatever_the_batch_step() -> None:
 
 
 def test_steps_into_the_padding_must_fit_in_32_bits_too() -> None:
-    """A tile of rows.cu begins in the padding: so many steps before the first row of x."""
+    """A tile of rows.cuh begins in the padding: so many steps before the first row of x."""
     problem = resolve("max", (1, 1, 1, 64), "uint8", kernel_shape=(4, 3), pads=(3, 0, 0, 0))
     (narrow,), (wide,) = (plan(problem, (1, 1, step, 1)).launches for step in (2**28, 2**30))
     assert "long long" not in narrow.expression
@@ -943,10 +945,12 @@ def test_one_channel_lies_last_as_it_lies_first(kernel, batch):
 
 @pytest.mark.parametrize("kernel", planner.KERNELS)
 def test_plan_asks_for_one_kernel(kernel):
-    window = {"kernel_shape": 7, "pads": 3}
+    shape, window = (1, 64, 56, 56), {"kernel_shape": 7, "pads": 3}
     if kernel == "channels":
         window = {"kernel_shape": (64, 56), "channels_last": True}
-    call = gpupool.plan("max", (1, 64, 56, 56), "float16", kernel=kernel, **window)
+    if kernel == "rows_staged":
+        shape = 64, 512, 20, 20
+    call = gpupool.plan("max", shape, "float16", kernel=kernel, **window)
     assert call.plan.kernel == (kernel if kernel != "auto" else "rows")
     assert plan(call.problem, kernel=kernel) is call.plan
 
@@ -1336,7 +1340,7 @@ def test_the_walk_is_chosen_where_it_costs_less() -> None:
 def test_the_plan_counts_two_results_in_a_word_where_kernels_merge_them(
     op: str, dtype: str
 ) -> None:
-    """``pairs`` in kernels/ops.cuh; in rows.cu where a load takes two elements or more.
+    """``pairs`` in kernels/ops.cuh; in rows.cuh where a load takes two elements or more.
 
     There sums of bytes are pairs, too.
     """

@@ -381,7 +381,7 @@ BUGS = {
         parts_of_small_planes, "parts anywhere in vectors",
     ),
     "results of planes past the last one": Planted(
-        "rows.cu", "here * outputs + front", "Planes * outputs + front",
+        "rows_staged.cu", "here * outputs + front", "Planes * outputs + front",
         OUTSIDE + "|which nobody wrote", pool(3, 15, 7, 7, pads=1), "rows in shared memory",
     ),
     "results of the block in front": Planted(
@@ -389,20 +389,20 @@ BUGS = {
         parts_of_small_planes, "parts anywhere in vectors",
     ),
     "vectors past the last plane": Planted(
-        "rows.cu", "least(rounded_up<width>(here * size + skewed), there)",
+        "rows_staged.cu", "least(rounded_up<width>(here * size + skewed), there)",
         "rounded_up<width>(here * size + skewed)", OUTSIDE, parts_of_small_planes,
         "parts anywhere in vectors",
     ),
     "planes not where their vectors begin": Planted(
-        "rows.cu", "from(planes + skewed)", "from(planes)", None, parts_of_small_planes,
+        "rows_staged.cu", "from(planes + skewed)", "from(planes)", None, parts_of_small_planes,
         "parts anywhere in vectors",
     ),
     "nothing in front of the parts of a row": Planted(
-        "rows.cu", "clear_margins<Threads, margin>(planes, elements);", ";", "which nobody wrote",
-        parts_of_small_planes, "parts anywhere in vectors",
+        "rows_staged.cu", "clear_margins<Threads, margin>(planes, elements);", ";",
+        "which nobody wrote", parts_of_small_planes, "parts anywhere in vectors",
     ),
     "pixels of the rows beside parts of one": Planted(
-        "rows.cu", "!within(first_pixel() + pixel, size())", "false", None, parts_of_small_planes,
+        "rows.cuh", "!within(first_pixel() + pixel, size())", "false", None, parts_of_small_planes,
         "parts anywhere in vectors",
     ),
     "words behind a row": Planted(
@@ -418,40 +418,40 @@ BUGS = {
         "which nobody wrote", bytes_of_small_planes, "rows in shared memory",
     ),
     "planes past the last one": Planted(
-        "rows.cu", "least<int>(w.channels.divisor - first, Planes)", "Planes",
+        "rows_staged.cu", "least<int>(w.channels.divisor - first, Planes)", "Planes",
         OUTSIDE + "|which nobody wrote", pool(3, 15, 7, 7, pads=1), "rows in shared memory",
     ),
     "nearest rows past a plane in shared memory": Planted(
-        "rows.cu", "nearest || (Staged && steps && !Inside)", "nearest",
+        "rows.cuh", "nearest || (Staged && steps && !Inside)", "nearest",
         RACE + "shared memory|which nobody wrote|" + OUTSIDE,
         means_of_small_planes, "staged rows",
     ),
     "pixels past the row": Planted(
-        "rows.cu", "within(position, size())", "position >= 0", OUTSIDE,
+        "rows.cuh", "within(position, size())", "position >= 0", OUTSIDE,
         pool(1, 1, 9, 41, pads=1), "rows",
     ),
     "halos past the row": Planted(
-        "rows.cu", "most(least(body + pixel, size() - many), 0) - body", "pixel", OUTSIDE,
+        "rows.cuh", "most(least(body + pixel, size() - many), 0) - body", "pixel", OUTSIDE,
         pool(1, 1, 9, 40, pads=1), "rows",
     ),
     "rows past the plane": Planted(
-        "rows.cu", "within(row, outer().size)", "row >= 0", OUTSIDE,
+        "rows.cuh", "within(row, outer().size)", "row >= 0", OUTSIDE,
         pool(1, 1, 9, 9, dilations=2, pads=2, return_indices=True), "rows",
     ),
     "nearest rows past the plane": Planted(
-        "rows.cu", "most(least(row, outer().size - 1), 0)", "most(row, 0)", OUTSIDE,
+        "rows.cuh", "most(least(row, outer().size - 1), 0)", "most(row, 0)", OUTSIDE,
         pool(1, 1, 9, 9, pads=1), "rows",
     ),
     "the nearest row for one that a dilated window reads in the padding": Planted(
-        "rows.cu", "Op::repeats && DR == 1;", "Op::repeats;", None,
+        "rows.cuh", "Op::repeats && DR == 1;", "Op::repeats;", None,
         pool(1, 1, 9, 9, dilations=2, pads=2), "rows",
     ),
     "no tap of a dilated window as its first valid one": Planted(
-        "rows.cu", "unsigned(tap + beyond) % apart", "0", None,
+        "rows.cuh", "unsigned(tap + beyond) % apart", "0", None,
         lowest_maxima_of_dilated_windows, "rows",
     ),
     "a later one of equal taps down the columns": Planted(
-        "rows.cu", "op.merge(from[window * Stride], up_to[window * Stride])",
+        "rows.cuh", "op.merge(from[window * Stride], up_to[window * Stride])",
         "op.merge(up_to[window * Stride], from[window * Stride])", None,
         equal_maxima, "large tiles",
     ),

@@ -42,10 +42,13 @@ from gpupool.problem import (
 
 __all__ = ["KERNELS", "THREADS", "Launch", "Plan", "Scalar", "plan"]
 
+TILED = ("rows", "rows_staged")
+"""The kernels of tiles of rows."""
+
 FUSED = ("strips", "separable_vectors", "separable")
 """The kernels for large windows."""
 
-KERNELS = ("auto", "window", "specialised", "rows", "plane", "channels", *FUSED)
+KERNELS = ("auto", "window", "specialised", *TILED, "plane", "channels", *FUSED)
 """What ``plan`` may be asked for; "window" is the generic tier of window.cu."""
 
 CLEARLY = 0.9
@@ -151,7 +154,7 @@ def _single_columns_cost(problem: PoolProblem, geometry: Geometry) -> float:
 
 
 class _Tiled(NamedTuple):
-    """Launches of rows.cu, the best one first, and the instructions that others compare with.
+    """Launches of tiles of rows, the best one first, and the instructions that others compare with.
 
     Those are of staged planes or of the tile, if it takes fewer: others tell theirs alone, too.
     """
@@ -163,7 +166,7 @@ class _Tiled(NamedTuple):
 def _tiled(
     problem: PoolProblem, geometry: Geometry, alignment: int, kernel: str
 ) -> _Tiled | None:  # fmt: skip
-    """Choose a tile of rows.cu or staged planes; unless asked for, where they are worth it.
+    """Choose a tile of rows.cu or rows_staged.cu; unless asked for, where they are worth it.
 
     Planes are staged where the tile costs more than leaves memory the limit and they cost clearly
     less. They may be all that serves, and count only if they may be compiled.
@@ -176,13 +179,14 @@ def _tiled(
     needed = cost
     if tile is not None and staged.adjoin(geometry):
         needed = rows.total_cost(problem, geometry, tile)
-    if needed > rows.limit(problem, geometry):
-        way = staged.cheapest(problem, geometry, alignment, needed / AHEAD)
-        if way and _asks(admissible, launch := way.launch()):
-            launches.insert(0, launch)
-            # Rows that begin anywhere others take by elements: more lines, which they do not count.
-            cost = min(cost, (1 if way.tile.anywhere else AHEAD) * way.instructions)
-    if not launches or (kernel != "rows" and cost >= window.cost(problem, geometry)):
+    worth = needed / AHEAD if needed > rows.limit(problem, geometry) else 0
+    most = {"rows": 0, "rows_staged": inf}.get(kernel, worth)
+    way = staged.cheapest(problem, geometry, alignment, most) if most else None
+    if way and _asks(admissible, launch := way.launch()):
+        launches.insert(0, launch)
+        # Rows that begin anywhere others take by elements: more lines, which they do not count.
+        cost = min(cost, (1 if way.tile.anywhere else AHEAD) * way.instructions)
+    if not launches or (kernel not in TILED and cost >= window.cost(problem, geometry)):
         return None
     return _Tiled(tuple(launches), cost)
 
@@ -195,7 +199,7 @@ def _sliding_cost(problem: PoolProblem, geometry: Geometry, tiled: _Tiled | None
 def _sliding_launch(
     problem: PoolProblem, geometry: Geometry, tiled: _Tiled | None, kernel: str
 ) -> Launch:
-    """Choose among rows.cu and the two tiers of window.cu: the shortest time.
+    """Choose among tiles of rows and the two tiers of window.cu: the shortest time.
 
     Tiles are of a size, and a process that meets many sizes may spend them all. For one that may
     not be compiled any more there is window.cu's kernel of the window, which serves any size.

@@ -38,9 +38,9 @@ from gpupool.validate import INT32_MAX
 from gpupool.window import Axis
 
 SHORT_CODE, MOST_CODE = 465, 650
-"""Instructions of a kernel of rows.cu: up to the first it compiles in about four times the time of
-the smallest kernel (``python -m bench --cold``), 100 ms on a server that nothing disturbs. A
-hundred instructions more take about half of that smallest time more."""
+"""Instructions of a kernel of rows.cu or rows_staged.cu: up to the first it compiles in about four
+times the time of the smallest kernel (``python -m bench --cold``), 100 ms on a server that nothing
+disturbs. A hundred instructions more take about half of that smallest time more."""
 
 ENOUGH = 0.52
 """The part of the time that memory takes, by estimate: instructions that issue within it are
@@ -238,7 +238,7 @@ def warp_stores(geometry: Geometry, tile: Tile) -> float:
 
 @lru_cache(maxsize=1)
 def rows_dtype() -> np.dtype[Any]:
-    """Return the NumPy mirror of ``Rows`` in kernels/rows.cu."""
+    """Return the NumPy mirror of ``Rows`` in kernels/rows.cuh."""
     names = ("vectors", "groups", "row_groups")
     divisors = [(name, divisor_dtype("int")) for name in names]
     return np.dtype([("threads", "i4"), *divisors, ("pixel_step", "i4")], align=True)

@@ -29,6 +29,7 @@ without Indices widths of separable.cu below a lane's chunk: it has no code for 
 COMPILED_IN = {
     "specialised": "window",
     "rows": "rows",
+    "rows_staged": "rows",
     "strips": "strips",
     "separable_vectors": "separable_vectors",
 }

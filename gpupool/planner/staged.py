@@ -1,4 +1,4 @@
-"""rows.cu where blocks copy small planes that adjoin to shared memory: which rows of which planes.
+"""rows_staged.cu: which rows of which small planes, that adjoin, blocks copy to shared memory.
 
 Rows of narrow planes lie in up to as many lines of the first cache as a warp has threads, and rows
 of odd sizes begin anywhere. Blocks copy such planes by whole vectors, which may begin in front of
@@ -231,9 +231,8 @@ class Staged:
             boolean(self.whole), str(back if self.results else -1), boolean(self.slices_first),
         )  # fmt: skip
         return replace(
-            alone, kernel="rows_staged", template=template, block=threads,
-            grid=(-(-self.geometry.planes // self.planes), 1),
-            shared=self._shared(),
+            alone, source="rows_staged.cu", kernel="rows_staged", template=template,
+            grid=(-(-self.geometry.planes // self.planes), 1), block=threads, shared=self._shared(),
         )  # fmt: skip
 
     @property

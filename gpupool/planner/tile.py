@@ -1,4 +1,4 @@
-"""The tile of outputs that one thread of rows.cu takes."""
+"""The tile of outputs that one thread of rows.cuh takes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpupool.problem import PoolProblem
 from gpupool.window import Axis
 
 TILE_REGISTERS = 56
-"""Registers that the input of one thread of rows.cu may take."""
+"""Registers that the input of one thread of rows.cuh may take."""
 
 TILE_OUTPUTS = 32
 """Registers that its outputs may take: more cost compile time and gain little."""
@@ -26,7 +26,7 @@ CLAMPED_HALO = 4
 
 @dataclass(frozen=True)
 class Tile:
-    """The block of outputs of one thread of rows.cu, and the widths of its loads and stores."""
+    """The block of outputs of one thread of rows.cuh, and the widths of its loads and stores."""
 
     outputs: int
     rows: int
@@ -161,7 +161,7 @@ def vector(pixels: int) -> int:
 
 
 def _partial(problem: PoolProblem, geometry: Geometry, outputs: int) -> str:
-    """Return where in a tile's row windows may count fewer taps: ``Where`` in kernels/rows.cu."""
+    """Return where in a tile's row windows may count fewer taps: ``Where`` in kernels/rows.cuh."""
     if problem.reduction != "average":
         return "nowhere"
     lacking = [dim.axis.uncounted(problem.count_include_pad) for dim in geometry.dims]

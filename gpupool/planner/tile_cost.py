@@ -1,4 +1,4 @@
-"""What a tile of rows.cu costs: how often it does what, times the instructions that takes.
+"""What a tile of rows.cuh costs: how often it does what, times the instructions that takes.
 
 The numbers are fitted to counts of sm_90 machine code over some 4000 random tiles, of which they
 meet two thirds within a tenth, and to the time that NVRTC took for 634 of these, which they meet
@@ -100,7 +100,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Line:
-    """One row of the input under a tile: ``Line`` and its loads in kernels/rows.cu."""
+    """One row of the input under a tile: ``Line`` and its loads in kernels/rows.cuh."""
 
     taken: int
     read: int
@@ -300,7 +300,7 @@ def _merges_of(axis: Axis, together: int) -> int:
 
 
 def _together(axis: Axis, outputs: int) -> int:
-    """Return how many outputs share taps: ``together`` in kernels/rows.cu; dilated, none."""
+    """Return how many outputs share taps: ``together`` in kernels/rows.cuh; dilated, none."""
     kernel, stride = axis.kernel, axis.stride
     if axis.dilation > 1:
         return 1
