@@ -44,9 +44,9 @@ CPU = Mode("cpu", "timing", cpu.HEAD, cpu.cells, cpu.summary, cpu.measure, cpu.f
 
 
 def on_gpu(device: Device, peers: str | None) -> Mode:
-    """Return the mode that times on a device, beside the peers asked for, or all."""
-    known = {peer.name: peer for peer in gpu.PEERS}
-    asked = list(known) if peers is None else words(peers)
+    """Return the mode that times on a device, beside the peers asked for, or all libraries."""
+    known = {peer.name: peer for peer in (*gpu.PEERS, *gpu.KERNELS)}
+    asked = [peer.name for peer in gpu.PEERS] if peers is None else words(peers)
     if unknown := [name for name in asked if name not in known]:
         raise GpupoolError(f"--peers: {unknown[0]!r} is none of {', '.join(known)}")
     chosen = [known[name] for name in asked]
@@ -89,7 +89,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--peers",
         metavar="NAME,NAME..",
-        help=f"on a GPU ({','.join(peer.name for peer in gpu.PEERS)}); empty for none",
+        help=f"on a GPU ({','.join(peer.name for peer in gpu.PEERS)}); empty for none; also "
+        f"gpupool's kernels ({','.join(peer.name for peer in gpu.KERNELS)})",
     )
     parser.add_argument("--json", metavar="FILE", type=Path, help="write all that is known")
     parser.add_argument("--csv", metavar="FILE", type=Path, help="write the table")

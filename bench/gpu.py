@@ -16,13 +16,15 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from math import ceil, inf
 from typing import Any
 
 import numpy as np
 
 import gpupool
-from gpupool import oracle, tolerance
+from gpupool import oracle, planner, tolerance
+from gpupool.errors import GpupoolValueError
 from gpupool.planned import PlannedCall
 
 from . import cudnn, peers
@@ -92,11 +94,7 @@ def measure(case: Case, device: Device, chosen: Sequence[Peer]) -> dict[str, Any
         return row
     buffers = Buffers.of(case, device, x)
 
-    def call(source: Any, into: tuple[Any, ...]) -> Call:
-        out = into if len(into) > 1 else into[0]
-        return lambda: planned(source, out=out)
-
-    calls = [call(*each) for each in zip(buffers.inputs, buffers.outputs, strict=True)]
+    calls = list(map(partial(_call, planned), buffers.inputs, buffers.outputs))
     ours = timing(device, device.record(calls), len(calls))
     copy = copied(device, case.least_bytes // 2 if case.latency else LARGE_COPY)
     moved = case.least_bytes / ours.seconds
@@ -107,6 +105,15 @@ def measure(case: Case, device: Device, chosen: Sequence[Peer]) -> dict[str, Any
     }  # fmt: skip
 
 
+def _planned(case: Case, kernel: str = "auto") -> PlannedCall:
+    return gpupool.plan(case.op, case.shape, case.dtype, kernel=kernel, **case.arguments)
+
+
+def _call(planned: PlannedCall, x: Any, into: tuple[Any, ...]) -> Call:
+    out = into if len(into) > 1 else into[0]
+    return lambda: planned(x, out=out)
+
+
 def check(case: Case, device: Device) -> dict[str, Any]:
     """Return the row of a case that is compared with the oracle and not timed."""
     return checked(case, device)[0]
@@ -115,11 +122,11 @@ def check(case: Case, device: Device) -> dict[str, Any]:
 def checked(case: Case, device: Device) -> tuple[dict[str, Any], np.ndarray[Any, Any], PlannedCall]:
     """Compute a case on fresh random data and compare it with the oracle."""
     x = case.input(seed=time.time_ns())
-    planned = gpupool.plan(case.op, case.shape, case.dtype, **case.arguments)
+    planned = _planned(case)
     outputs = tuple(device.empty(o.shape, o.dtype) for o in case.problem.outputs)
     source = device.put(x)
     with device.stream():
-        planned(source, out=outputs if len(outputs) > 1 else outputs[0])
+        _call(planned, source, outputs)()
     row: dict[str, Any] = {
         "id": case.id, "title": case.title, "op": case.op, "dtype": case.dtype,
         "window": case.window_text, "shape": list(case.shape), "latency": case.latency,
@@ -173,7 +180,7 @@ def copied(device: Device, size: int) -> float:
 
 @dataclass(frozen=True)
 class Peer:
-    """A library's way to do a case: from buffers to one replay over all of them."""
+    """Another way to do a case: from buffers to one replay over all of them."""
 
     name: str
     prepare: Callable[[Case, Device, Buffers], tuple[Call, AbstractContextManager[Any]]]
@@ -242,22 +249,39 @@ def _torch_compile(
 
 
 def _cudnn(case: Case, device: Any, buffers: Buffers) -> tuple[Call, AbstractContextManager[Any]]:
-    """Launch cuDNN's pooling into memory of its own, once it gave what gpupool gave."""
+    """Launch cuDNN's pooling."""
     prepared = cudnn.pool(case, device.pool_stream.ptr)
-    (ours, *_), *_ = buffers.outputs
-    results = [device.empty(ours.shape, ours.dtype) for _ in buffers.inputs]
-    calls = [prepared(x, y) for x, y in zip(buffers.inputs, results, strict=True)]
-    replay = device.record(calls)
+    return _replayed(device, buffers, lambda x, into: prepared(x, *into)), nullcontext()
+
+
+def _replayed(device: Device, buffers: Buffers, prepared: Callable[..., Call]) -> Call:
+    """Record calls that write memory of their own, once they gave what gpupool gave."""
+    results = [tuple(device.empty(y.shape, y.dtype) for y in ours) for ours in buffers.outputs]
+    replay = device.record(list(map(prepared, buffers.inputs, results)))
     replay()
-    furthest = _furthest(device.get(ours), device.get(results[0]))
-    if not furthest <= (1 if case.problem.dtype.itemsize == 1 else NEAR):
-        raise peers.UnavailableError(f"its results differ by {furthest:.3g}")
-    return replay, nullcontext()
+    for ours, theirs in zip(buffers.outputs[0], results[0], strict=True):
+        furthest = _furthest(device.get(ours), device.get(theirs))
+        if not furthest <= (1 if ours.dtype.itemsize == 1 else NEAR):
+            raise peers.UnavailableError(f"its results differ by {furthest:.3g}")
+    return replay
 
 
 def _furthest(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> float:
-    wide = np.float64 if one.dtype == np.float64 else np.float32
+    wide = np.float64 if one.dtype.itemsize == 8 else np.float32
     return float(np.abs(one.astype(wide) - other.astype(wide)).max(initial=0))
+
+
+def _asked(
+    kernel: str, case: Case, device: Device, buffers: Buffers
+) -> tuple[Call, AbstractContextManager[Any]]:
+    """Launch one of gpupool's own kernels, where another is chosen as the fastest."""
+    try:
+        planned = _planned(case, kernel)
+    except GpupoolValueError:
+        raise peers.UnavailableError("it does not serve this case") from None
+    if planned.plan.kernel == _planned(case).plan.kernel:
+        raise peers.UnavailableError("it is the one that is chosen")
+    return _replayed(device, buffers, partial(_call, planned)), nullcontext()
 
 
 def _cupyx(
@@ -278,6 +302,9 @@ PEERS = (
     Peer("cuDNN", _cudnn),
     Peer("cupyx", _cupyx),
 )
+
+KERNELS = tuple(Peer(name, partial(_asked, name)) for name in planner.KERNELS if name != "auto")
+"""Other ways of gpupool itself, which show whether the plan chose the fastest."""
 
 
 # The table
@@ -314,7 +341,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> str:
     if shares:
         parts.append(f"geometric mean {geometric(shares):.2f} of copy")
     names = {name for row in right for name in row["peers"]}
-    for name in [peer.name for peer in PEERS if peer.name in names]:
+    for name in [peer.name for peer in (*PEERS, *KERNELS) if peer.name in names]:
         times = [t for row in right if (t := row["peers"].get(name, {}).get("times"))]
         if times:
             parts.append(f"{geometric(times):.2f}x {name} over {len(times)} cases")

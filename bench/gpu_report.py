@@ -2,9 +2,10 @@
 
 Runs from a checkout without installation, in under ten minutes. Every part is a process of its
 own with its own time limit, so that one that fails or hangs loses nothing of the others: the GPU
-tests, compute-sanitizer on a few small cases, the host's overhead and first calls, and every case
-beside its peers. DIR then holds report.json, report.md, report.png and the result bench.json, to be
-kept in bench/results. What the parts import must be there: hypothesis for the tests, peers at will;
+tests, compute-sanitizer on a few small cases, the host's overhead and first calls, every case
+beside its peers, and every case beside the kernels that the plan did not choose. DIR then holds
+report.json, report.md, report.png and the results bench.json and kernels.json, to be kept in
+bench/results. What the parts import must be there: hypothesis for the tests, peers at will;
 pytest-xdist, where it is there, compiles the tests' kernels in several processes.
 """
 
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from gpupool.errors import GpupoolError
+from gpupool.planner import KERNELS
 from gpupool.terminal import say
 
 PACKAGE = __package__ or "bench"
@@ -65,6 +67,12 @@ SMALL = (
 )  # fmt: skip
 """Cases that a sanitizer gets through in seconds: every kernel that pools by windows, and parts of
 rows."""
+
+TIMED: dict[str, tuple[str, Sequence[str]]] = {
+    "cases": ("bench.json", ()),
+    "kernels": ("kernels.json", ("--peers", ",".join(name for name in KERNELS if name != "auto"))),
+}
+"""What timed cases leave, and their options: beside libraries, and beside gpupool's own kernels."""
 
 FIRST_CALLS = """
 import json, time, cupy, gpupool
@@ -138,12 +146,12 @@ def perform(part: Part, remaining: float) -> Outcome:
 
 
 def parts(out: Path, scratch: Path, only: str = "") -> list[Part]:
-    """Return the parts, the dearest last: it takes the time that the others leave."""
+    """Return the parts, the dearest last, which take the time that the others leave."""
     python = [sys.executable, "-W", "ignore"]
     small = scratch / "small.json"
     small.write_text(json.dumps(SMALL), encoding="utf-8")
     check = [*python, "-m", PACKAGE, "--cases", str(small), "--check"]
-    host, timed = scratch / "host.json", out / "bench.json"
+    host = scratch / "host.json"
     cold = {**os.environ, "CUPY_CACHE_DIR": str(scratch / "cache")}
     cases = ["--only", only] if only else []
     required = {**os.environ, "GPUPOOL_REQUIRE_GPU": "1"}  # else tests without one are skipped
@@ -165,13 +173,17 @@ def parts(out: Path, scratch: Path, only: str = "") -> list[Part]:
             Part(f"first calls, {state} cache", [*python, "-c", FIRST_CALLS], 25, _last_line, cold)
             for state in ("cold", "warm")
         ),
-        Part(
-            "cases",
-            [*python, "-m", PACKAGE, "--json", str(timed), *cases],
-            SECONDS,
-            lambda _: json.loads(timed.read_text(encoding="utf-8")),
+        *(
+            _timed(name, out / file, [*python, "-m", PACKAGE, *cases, *options])
+            for name, (file, options) in TIMED.items()
         ),
     ]
+
+
+def _timed(name: str, file: Path, command: Sequence[str]) -> Part:
+    """Return a part that times cases and leaves a file."""
+    asked = [*command, "--json", str(file)]
+    return Part(name, asked, SECONDS, lambda _: json.loads(file.read_text(encoding="utf-8")))
 
 
 def _processes() -> list[str]:
@@ -188,7 +200,7 @@ def _last_line(output: str) -> Any:
 
 def report(outcomes: Sequence[Outcome], out: Path) -> None:
     """Write report.json, report.md and, where cases were timed, report.png."""
-    from . import gpu, plot, table
+    from . import plot, table
 
     found = {outcome.name: outcome for outcome in outcomes}
     (out / "report.json").write_text(
@@ -198,16 +210,13 @@ def report(outcomes: Sequence[Outcome], out: Path) -> None:
     text = ["# gpupool on a GPU", ""]
     rows = [[o.name, o.status, f"{o.seconds:.0f}", o.last_line] for o in outcomes]
     text += [table.markdown(("part", "outcome", "s", "last line"), rows), ""]
-    result = found["cases"].result if "cases" in found else None
-    if result and result["rows"]:
-        names = list(dict.fromkeys(n for row in result["rows"] for n in row.get("peers", {})))
-        device = result["device"]
-        text += [f"## Cases on {device['name']}", "", gpu.summary(result["rows"]) + ".", ""]
-        lines = [gpu.cells(row, names) for row in result["rows"]]
-        text += [table.markdown(gpu.head(names), lines), ""]
-        text += ["```", json.dumps(device, indent=1), "```", ""]
+    timed = {name: o.result for name, o in found.items() if name in TIMED and o.result}
+    for name, result in timed.items():
+        text += _timed_table(name, result)
+    if "cases" in timed:
+        text += ["```", json.dumps(timed["cases"]["device"], indent=1), "```", ""]
         try:
-            plot.save(result, out / "report.png")
+            plot.save(timed["cases"], out / "report.png")
         except GpupoolError as error:
             text += [f"No plot: {error}.", ""]
     text += _small_tables(found)
@@ -215,6 +224,20 @@ def report(outcomes: Sequence[Outcome], out: Path) -> None:
     for outcome in failures:
         text += [f"## {outcome.name}: {outcome.status}", "", "```", outcome.output, "```", ""]
     (out / "report.md").write_text("\n".join(text), encoding="utf-8")
+
+
+def _timed_table(name: str, result: dict[str, Any]) -> list[str]:
+    from . import gpu, table
+
+    rows = result["rows"]
+    names = list(dict.fromkeys(peer for row in rows for peer in row.get("peers", {})))
+    head = [
+        f"## {name.capitalize()} on {result['device']['name']}",
+        "",
+        gpu.summary(rows) + ".",
+        "",
+    ]
+    return [*head, table.markdown(gpu.head(names), [gpu.cells(row, names) for row in rows]), ""]
 
 
 def _small_tables(found: dict[str, Outcome]) -> list[str]:

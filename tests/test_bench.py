@@ -1584,6 +1584,42 @@ def test_peers_are_timed_on_the_same_buffers(five: Path) -> None:
     assert row["peers"]["broken"] == {"reason": "RuntimeError: no kernel image"}
 
 
+def test_kernels_that_the_plan_did_not_choose_are_peers(five: Path, tmp_path: Path) -> None:
+    out, names = tmp_path / "kernels.json", [peer.name for peer in gpu.KERNELS]
+    options = ("--peers", ",".join(names), "--json", out)
+    assert run("--cases", five, *options, device=Fake()) == 0
+    assert set(names) == set(planner.KERNELS) - {"auto"}
+    timed = 0
+    for row, case in zip(record.read(out)["rows"], load(five), strict=True):
+        found, chosen = row["peers"], planner.plan(case.problem).kernel
+        serving = {name for name in names if planner.plan(case.problem, kernel=name).kernel == name}
+        assert found[chosen] == {"reason": "it is the one that is chosen"}
+        for name in serving - {chosen}:
+            assert found[name]["times"] == pytest.approx(1, rel=0.02), (row["id"], name)
+        for name in set(names) - serving:
+            assert found[name] == {"reason": "it does not serve this case"}, (row["id"], name)
+        timed += len(serving - {chosen})
+    assert timed > 5
+
+
+@pytest.mark.parametrize(("dtype", "off_by", "wrong"), [
+    ("float32", 0.1, True), ("float32", 0.001, False), ("int8", 1, False), ("int8", 2, True),
+])  # fmt: skip
+def test_no_peer_is_timed_whose_results_differ(dtype: str, off_by: float, wrong: bool) -> None:
+    case = Case.from_json(FIVE[0] | {"dtype": dtype})
+    device = Fake()
+    buffers = gpu.Buffers.of(case, device, case.input(seed=0))
+
+    def prepared(_: Any, into: Any) -> Any:
+        return lambda: into[0].fill(off_by)
+
+    if wrong:
+        with pytest.raises(peers.UnavailableError, match=f"^its results differ by {off_by}$"):
+            gpu._replayed(device, buffers, prepared)
+    else:
+        assert gpu._replayed(device, buffers, prepared) in device.kept
+
+
 def test_slow_peers_get_fewer_replays_and_ours_never() -> None:
     device = Fake()
     replay = device.record([lambda: None])
@@ -1850,13 +1886,13 @@ def test_the_report_holds_what_was_measured(five: Path, tmp_path: Path) -> None:
 
 def test_the_parts_of_the_report_are_commands_of_this_checkout(tmp_path: Path) -> None:
     parts = gpu_report.parts(tmp_path, tmp_path)
-    assert [part.name for part in parts][-1] == "cases"
+    assert [part.name for part in parts][-2:] == ["cases", "kernels"]
     tests = next(part for part in parts if part.name == "tests")
     assert (tests.environment or {}).get(
         "GPUPOOL_REQUIRE_GPU"
     ) == "1"  # none is skipped for lack of it
     assert gpu_report.SECONDS < 600
-    assert sum(part.limit for part in parts[:-1]) < gpu_report.SECONDS - 120
+    assert sum(part.limit for part in parts[:-2]) < gpu_report.SECONDS - 120
     assert {case.id for case in load(tmp_path / "small.json")} == {f"S{i}" for i in range(1, 15)}
     done = subprocess.run(
         [sys.executable, "-m", "bench.gpu_report", "--help"],
