@@ -45,7 +45,7 @@ CPU = Mode("cpu", "timing", cpu.HEAD, cpu.cells, cpu.summary, cpu.measure, cpu.f
 
 def on_gpu(device: Device, peers: str | None) -> Mode:
     """Return the mode that times on a device, beside the peers asked for, or all libraries."""
-    known = {peer.name: peer for peer in (*gpu.PEERS, *gpu.KERNELS)}
+    known = {peer.name: peer for peer in (*gpu.PEERS, *gpu.WAYS)}
     asked = [peer.name for peer in gpu.PEERS] if peers is None else words(peers)
     if unknown := [name for name in asked if name not in known]:
         raise GpupoolError(f"--peers: {unknown[0]!r} is none of {', '.join(known)}")
@@ -90,7 +90,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--peers",
         metavar="NAME,NAME..",
         help=f"on a GPU ({','.join(peer.name for peer in gpu.PEERS)}); empty for none; also "
-        f"gpupool's kernels ({','.join(peer.name for peer in gpu.KERNELS)})",
+        f"gpupool's kernels ({','.join(peer.name for peer in gpu.WAYS)})",
     )
     parser.add_argument("--json", metavar="FILE", type=Path, help="write all that is known")
     parser.add_argument("--csv", metavar="FILE", type=Path, help="write the table")

@@ -24,7 +24,6 @@ import numpy as np
 
 import gpupool
 from gpupool import oracle, planner, tolerance
-from gpupool.errors import GpupoolValueError
 from gpupool.planned import PlannedCall
 
 from . import cudnn, peers
@@ -42,11 +41,11 @@ LARGE_COPY = 512 * 2**20
 """Bytes that the throughput set's copy reads, and as many that it writes."""
 
 NEAR = 0.01
-"""How far a peer's results may be from gpupool's where data is standard normal: it rounds sums
-otherwise; a wrong window is off by more. Integers may be one off."""
+"""How far a peer's results may be from gpupool's where data is standard normal, relative to those
+above 1: it rounds sums otherwise; a wrong window is off by more. Integers may be one off."""
 
 PEER_SECONDS = 0.5
-"""Seconds that the replays of a peer may take: slow ones get fewer, at least five."""
+"""Seconds that the replays of a peer may take: slow ones get fewer, five or, slower, one."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +58,13 @@ class Timing:
 
 
 def timing(device: Device, replay: Call, calls: int, limit: float = inf) -> Timing:
-    """Time replays of ``calls`` calls: REPEATS, or fewer where they would take beyond ``limit``."""
+    """Time replays of ``calls`` calls: REPEATS, or fewer where they would take beyond ``limit``.
+
+    One that takes as long by itself is all there is.
+    """
     (first,) = device.seconds(replay, 1)
+    if first > limit:
+        return Timing(first / calls, 0.0, 1)
     repeats = min(REPEATS, max(5, int(min(limit / first, REPEATS))))
     times = np.array(device.seconds(replay, repeats)) / calls
     low, median, high = np.quantile(times, [0.1, 0.5, 0.9])
@@ -251,10 +255,12 @@ def _torch_compile(
 def _cudnn(case: Case, device: Any, buffers: Buffers) -> tuple[Call, AbstractContextManager[Any]]:
     """Launch cuDNN's pooling."""
     prepared = cudnn.pool(case, device.pool_stream.ptr)
-    return _replayed(device, buffers, lambda x, into: prepared(x, *into)), nullcontext()
+    return _replayed(device, buffers, lambda x, into: prepared(x, *into))
 
 
-def _replayed(device: Device, buffers: Buffers, prepared: Callable[..., Call]) -> Call:
+def _replayed(
+    device: Device, buffers: Buffers, prepared: Callable[..., Call]
+) -> tuple[Call, AbstractContextManager[Any]]:
     """Record calls that write memory of their own, once they gave what gpupool gave."""
     results = [tuple(device.empty(y.shape, y.dtype) for y in ours) for ours in buffers.outputs]
     replay = device.record(list(map(prepared, buffers.inputs, results)))
@@ -263,25 +269,26 @@ def _replayed(device: Device, buffers: Buffers, prepared: Callable[..., Call]) -
         furthest = _furthest(device.get(ours), device.get(theirs))
         if not furthest <= (1 if ours.dtype.itemsize == 1 else NEAR):
             raise peers.UnavailableError(f"its results differ by {furthest:.3g}")
-    return replay
+    return replay, nullcontext(results)  # which it writes, again and again
 
 
 def _furthest(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> float:
+    """Return how far results are apart, those of floats above 1 relative to what they are."""
     wide = np.float64 if one.dtype.itemsize == 8 else np.float32
-    return float(np.abs(one.astype(wide) - other.astype(wide)).max(initial=0))
+    apart = np.abs(one.astype(wide) - other.astype(wide))
+    if one.dtype.kind not in "iu":
+        apart /= np.maximum(np.abs(one.astype(wide)), 1)
+    return float(apart.max(initial=0))
 
 
 def _asked(
     kernel: str, case: Case, device: Device, buffers: Buffers
 ) -> tuple[Call, AbstractContextManager[Any]]:
     """Launch one of gpupool's own kernels, where another is chosen as the fastest."""
-    try:
-        planned = _planned(case, kernel)
-    except GpupoolValueError:
-        raise peers.UnavailableError("it does not serve this case") from None
-    if planned.plan.kernel == _planned(case).plan.kernel:
+    planned = _planned(case, kernel)
+    if repr(planned.plan) == repr(_planned(case).plan):
         raise peers.UnavailableError("it is the one that is chosen")
-    return _replayed(device, buffers, partial(_call, planned)), nullcontext()
+    return _replayed(device, buffers, partial(_call, planned))
 
 
 def _cupyx(
@@ -303,7 +310,7 @@ PEERS = (
     Peer("cupyx", _cupyx),
 )
 
-KERNELS = tuple(Peer(name, partial(_asked, name)) for name in planner.KERNELS if name != "auto")
+WAYS = tuple(Peer(name, partial(_asked, name)) for name in planner.KERNELS if name != "auto")
 """Other ways of gpupool itself, which show whether the plan chose the fastest."""
 
 
@@ -341,7 +348,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> str:
     if shares:
         parts.append(f"geometric mean {geometric(shares):.2f} of copy")
     names = {name for row in right for name in row["peers"]}
-    for name in [peer.name for peer in (*PEERS, *KERNELS) if peer.name in names]:
+    for name in [peer.name for peer in (*PEERS, *WAYS) if peer.name in names]:
         times = [t for row in right if (t := row["peers"].get(name, {}).get("times"))]
         if times:
             parts.append(f"{geometric(times):.2f}x {name} over {len(times)} cases")

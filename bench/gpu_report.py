@@ -3,10 +3,10 @@
 Runs from a checkout without installation, in under ten minutes. Every part is a process of its
 own with its own time limit, so that one that fails or hangs loses nothing of the others: the GPU
 tests, compute-sanitizer on a few small cases, the host's overhead and first calls, every case
-beside its peers, and every case beside the kernels that the plan did not choose. DIR then holds
-report.json, report.md, report.png and the results bench.json and kernels.json, to be kept in
-bench/results. What the parts import must be there: hypothesis for the tests, peers at will;
-pytest-xdist, where it is there, compiles the tests' kernels in several processes.
+beside its peers and, in the time that is left, beside the kernels that the plan did not choose. DIR
+then holds report.json, report.md, report.png, kernels.json and the result bench.json, which is to
+be kept in bench/results. What the parts import must be there: hypothesis for the tests, peers at
+will; pytest-xdist, where it is there, compiles the tests' kernels in several processes.
 """
 
 from __future__ import annotations

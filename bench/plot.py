@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,10 @@ from gpupool.errors import GpupoolError
 
 OURS, GOAL, ROOF = "#1f4e79", "#c0392b", "#7f8c8d"
 LEADER = {"arrowstyle": "-", "color": "#bbbbbb", "lw": 0.6}
-PEERS = ("#e08e0b", "#8e44ad", "#2e8b57", "#6d4c41")
+PEERS = (
+    "#e08e0b", "#8e44ad", "#2e8b57", "#6d4c41", "#c2185b", "#00838f", "#9e9d24", "#5c6bc0",
+    "#8d99ae",
+)  # fmt: skip
 
 
 def save(result: dict[str, Any], path: Path) -> None:
@@ -155,7 +159,7 @@ def _gpu(rows: Sequence[dict[str, Any]], roof: Any, bars: Any) -> None:
     copy = max(row["copy_gb_s"] for row in rows)
     points = [(row["id"], row["least_bytes"] / 1e6, row["gb_s"]) for row in rows]
     roof.axhline(copy, color=ROOF, lw=2, label=f"device-to-device copy, {copy:.0f} GB/s")
-    for name, colour in zip(names, PEERS, strict=False):
+    for name, colour in zip(names, cycle(PEERS), strict=False):
         found = [
             (row["least_bytes"] / 1e6, row["least_bytes"] / row["peers"][name]["us"] / 1e3)
             for row in rows
@@ -177,7 +181,7 @@ def _gpu(rows: Sequence[dict[str, Any]], roof: Any, bars: Any) -> None:
         return [t and row["copy_share"] / t for t, row in zip(times, rows, strict=True)]
 
     groups = {"gpupool": (OURS, [row["copy_share"] for row in rows])}
-    groups |= {name: (c, shares(name)) for name, c in zip(names, PEERS, strict=False)}
+    groups |= {name: (c, shares(name)) for name, c in zip(names, cycle(PEERS), strict=False)}
     _bars(bars, rows, {n: g for n, g in groups.items() if any(v is not None for v in g[1])})
     _goals(bars, rows)
     bars.axvline(1, color=ROOF, lw=1.5)

@@ -194,8 +194,8 @@ STAGED = (
     ((5, 5), 1, 2, 7), ((5, 5), 1, 2, 13), ((5, 5), 1, 2, 19), ((3, 3, 3), 1, 1, 9),
     ((3, 3), 1, 1, 35),
 )  # fmt: skip
-"""Windows, strides, pads and sizes of small planes, of which rows.cu takes whole rows or parts of
-them. In shared memory odd ones of narrow elements begin anywhere."""
+"""Windows, strides, pads and sizes of small planes, of which rows_staged.cu takes whole rows or
+parts of them. In shared memory odd ones of narrow elements begin anywhere."""
 
 MANY = 2**15
 """Channels whose small planes fill a large card."""

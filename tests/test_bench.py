@@ -42,7 +42,7 @@ from bench.sass import Instruction
 from gpupool import cli, planner
 from gpupool import device as device_module
 from gpupool.errors import GpupoolError, GpupoolValueError
-from gpupool.planner import Plan, rows, staged
+from gpupool.planner import Plan, rows, rows_staged
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.tile_cost import Estimate
 from gpupool.problem import contiguous, resolve
@@ -1184,7 +1184,7 @@ def test_estimates_of_rows_in_shared_memory_meet_the_counts() -> None:
     cases = [*STAGED_CASES, *STAGED_PARTS]
     for case, row in zip(cases, analysed(planned(cases)), strict=True):
         geometry = Geometry.of(case.problem, contiguous(case.problem.shape))
-        way = staged.cheapest(case.problem, geometry, 16)
+        way = rows_staged.cheapest(case.problem, geometry, 16)
         assert way is not None
         assert 2 / 3 < way.instructions / case.outputs / row["issued"] < 4 / 3, (case, way)
         assert 3 / 4 < way.cost / case.outputs / served(row) < 4 / 3, (case, way)
@@ -1585,7 +1585,7 @@ def test_peers_are_timed_on_the_same_buffers(five: Path) -> None:
 
 
 def test_kernels_that_the_plan_did_not_choose_are_peers(five: Path, tmp_path: Path) -> None:
-    out, names = tmp_path / "kernels.json", [peer.name for peer in gpu.KERNELS]
+    out, names = tmp_path / "kernels.json", [peer.name for peer in gpu.WAYS]
     options = ("--peers", ",".join(names), "--json", out)
     assert run("--cases", five, *options, device=Fake()) == 0
     assert set(names) == set(planner.KERNELS) - {"auto"}
@@ -1597,7 +1597,7 @@ def test_kernels_that_the_plan_did_not_choose_are_peers(five: Path, tmp_path: Pa
         for name in serving - {chosen}:
             assert found[name]["times"] == pytest.approx(1, rel=0.02), (row["id"], name)
         for name in set(names) - serving:
-            assert found[name] == {"reason": "it does not serve this case"}, (row["id"], name)
+            assert f"kernel = {name!r} does not serve" in found[name]["reason"], row["id"]
         timed += len(serving - {chosen})
     assert timed > 5
 
@@ -1617,7 +1617,10 @@ def test_no_peer_is_timed_whose_results_differ(dtype: str, off_by: float, wrong:
         with pytest.raises(peers.UnavailableError, match=f"^its results differ by {off_by}$"):
             gpu._replayed(device, buffers, prepared)
     else:
-        assert gpu._replayed(device, buffers, prepared) in device.kept
+        replay, results = gpu._replayed(device, buffers, prepared)
+        with results as kept:
+            assert replay in device.kept
+            assert (kept[-1][0] == np.array(off_by, dtype)).all()
 
 
 def test_slow_peers_get_fewer_replays_and_ours_never() -> None:
@@ -1626,6 +1629,7 @@ def test_slow_peers_get_fewer_replays_and_ours_never() -> None:
     device.cost[id(replay)] = 0.1
     assert gpu.timing(device, replay, 1).repeats == gpu.REPEATS >= 50
     assert gpu.timing(device, replay, 1, gpu.PEER_SECONDS).repeats == 5
+    assert gpu.timing(device, replay, 1, gpu.PEER_SECONDS / 10).repeats == 1
 
 
 def test_the_latency_set_is_compared_with_a_copy_of_its_own_size() -> None:
@@ -1866,7 +1870,9 @@ def test_a_part_that_fails_or_hangs_loses_nothing() -> None:
 
 def test_the_report_holds_what_was_measured(five: Path, tmp_path: Path) -> None:
     timed = tmp_path / "timed.json"
+    others = tmp_path / "others.json"
     assert run("--cases", five, "--json", timed, device=Fake()) == 0
+    assert run("--cases", five, "--peers", "rows,window", "--json", others, device=Fake()) == 0
     host = [{"id": "function", "us": 4.5}, {"id": "torch", "us": "not installed"}]
     outcomes = [
         gpu_report.Outcome("tests", "failed with exit status 1", 3.0, "1 failed\n"),
@@ -1875,10 +1881,19 @@ def test_the_report_holds_what_was_measured(five: Path, tmp_path: Path) -> None:
             "first calls, cold cache", "passed", 3.0, "", {"first": 9.0, "next": 5.0}
         ),
         gpu_report.Outcome("cases", "stopped at its limit", 9.0, "", record.read(timed)),
+        gpu_report.Outcome("kernels", "passed", 9.0, "", record.read(others)),
     ]
     gpu_report.report(outcomes, tmp_path)
     text = (tmp_path / "report.md").read_text()
-    for expected in ("| A3 |", "| function | 4.50 |", "1 failed", "stopped at its limit", "9.00"):
+    for expected in (
+        "| A3 |",
+        "| function | 4.50 |",
+        "1 failed",
+        "stopped at its limit",
+        "9.00",
+        "## Kernels on fake",
+        "| x window |",
+    ):
         assert expected in text
     assert (tmp_path / "report.png").stat().st_size > 10000
     assert json.loads((tmp_path / "report.json").read_text())["cases"]["result"]["rows"]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpupool import device, jit, launch, verify
+from gpupool import device, jit, launch, planner, verify
 from gpupool.dtypes import DTYPES
 from gpupool.errors import GpupoolError
 from gpupool.planner import THREADS, Launch, plan
@@ -135,7 +135,7 @@ def test_every_expression_is_of_names_from_tables_and_bounded_integers() -> None
     expressions = set()
     for i in range(2000):
         problem = verify.draw_call(np.random.default_rng((9, i))).problem
-        for kernel in ("auto", "window", "plane", "channels", "specialised", "rows"):
+        for kernel in ("auto", "window", "plane", "channels", "specialised", *planner.TILED):
             for chosen in plan(problem, kernel=kernel).launches:
                 assert (KERNELS / chosen.source).exists()
                 expressions.add(chosen.expression)

@@ -38,6 +38,7 @@ from gpupool.planner.plane import PART_LOADS
 from gpupool.problem import resolve
 from tests import emulator, reference, strategies
 from tests.combinations import PALETTES, combinations
+from tests.compile_kernels import entries
 from tests.conftest import Backend, emulator_backend, numpy_backend
 from tests.covering import covered
 from tests.cuda_on_cpu import FORWARD, REVERSE, SENTINELS, EmulatedModule, shuffled
@@ -94,7 +95,14 @@ STAGED_WAYS = {
 }
 """More ways to stage planes: of rows in parts, and that begin anywhere in a vector."""
 
-WAYS = KERNELS | STAGED_WAYS
+PLANE_WAYS: dict[str, tuple[str, dict[str, Any]]] = {
+    "staged planes": ("plane", {}),
+    "planes in parts": ("plane", {"FILL": 1, "PART_LOADS": 1}),
+    "channels in parts": ("channels", {"ROWS": 1}),
+}
+"""Ways of whole planes and images that random calls seldom take by themselves."""
+
+WAYS = KERNELS | STAGED_WAYS | PLANE_WAYS
 
 SEPARABLE = [name for name in KERNELS if KERNELS[name][0].startswith("separable")]
 STRIPS = [name for name in KERNELS if KERNELS[name][0] == "strips"]
@@ -265,6 +273,8 @@ SOURCES = (
     "separable.cu",
     "separable_vectors.cu",
 )
+KERNEL_NAMES = {name: source for source in SOURCES for name in entries()[source]}
+"""The kernels that pool by windows, and their files."""
 """What pools: the files that ``KERNELS`` ask for."""
 
 
@@ -280,10 +290,8 @@ def served(configuration: Configuration) -> Configuration:
     """Leave away what these kernels do not take, so that they are what runs."""
     way, case = configuration.kernel, configuration.case
     kernel = WAYS[way][0]
-    if kernel == "channels":
-        return Configuration(whole_images(case), way)
-    if kernel == "rows_staged":
-        return Configuration(adjoining_planes(case), way)
+    if make := MAKE.get(way) or MAKE.get(kernel):
+        return Configuration(make(case), way)
     if kernel not in ("rows", *planner.FUSED):
         return configuration
     x, plain = case.arrays[0], {} if kernel == "rows" else {"dilations": None}
@@ -308,12 +316,34 @@ def changed(case: Case, x: np.ndarray[Any, Any], arguments: dict[str, Any]) -> C
 
 def adjoining_planes(case: Case) -> Case:
     """Return the operator on planes of a block and more, one behind the other from a vector on."""
-    last = case.arguments["channels_last"]
-    x = np.moveaxis(case.arrays[0], -1, 1) if last else case.arrays[0]
-    x = np.repeat(x, -(-50 // math.prod(x.shape[:2])), axis=1)
-    x = np.random.default_rng(0).permuted(x)  # no plane the same as its neighbour
-    plain = {"channels_last": False, "dilations": None, "p": of_no_pow(case)}
+    x = channels_first(case)
+    random = np.random.default_rng(x.size)
+    images, channels = random.choice(((1, 51), (3, 17), (1, 64), (4, 16), (8, 32)))
+    x = random.permuted(np.resize(x, (images, channels, *x.shape[2:])))
+    dilations = case.arguments.get("dilations")
+    if dilations is not None:
+        dilations = [*np.broadcast_to(dilations, x.ndim - 2)[:-1].tolist(), 1]
+    plain = {"channels_last": False, "dilations": dilations, "p": of_no_pow(case)}
     return changed(case, strategies.offset(x, 0), plain)
+
+
+def channels_first(case: Case) -> np.ndarray[Any, Any]:
+    last = case.arguments["channels_last"]
+    return np.moveaxis(case.arrays[0], -1, 1) if last else case.arrays[0]
+
+
+def whole_planes(case: Case) -> Case:
+    """Return the operator on whole planes, one behind the other from a vector on."""
+    x = strategies.offset(channels_first(case), 0)
+    return changed(case, x, of_one_window(x.shape[2:]) | {"channels_last": False})
+
+
+def long_planes(case: Case) -> Case:
+    """Return the operator on few planes, each of many elements."""
+    x = channels_first(case)[:1, :2]
+    x = np.repeat(x, -(-5000 // math.prod(x.shape[2:])), -1)
+    x = strategies.offset(np.random.default_rng(0).permuted(x), x.itemsize)
+    return changed(case, x, of_one_window(x.shape[2:]) | {"channels_last": False})
 
 
 def keeps_strides(way: str, case: Case) -> bool:
@@ -328,12 +358,31 @@ def keeps_strides(way: str, case: Case) -> bool:
 def whole_images(case: Case) -> Case:
     """Return the operator on adjoining pixels, of one image where those of more are not aligned."""
     last = case.arguments["channels_last"]
-    x = np.ascontiguousarray(case.arrays[0] if last else np.moveaxis(case.arrays[0], 1, -1))
-    x = x if x[0].nbytes % 16 == 0 else x[:1]
-    plain = {"kernel_shape": x.shape[1:-1], "strides": None, "pads": None, "dilations": None}
-    plain |= {"auto_pad": "NOTSET", "ceil_mode": False, "return_indices": False, "storage_order": 0}
-    plain |= {"channels_last": True, "p": of_no_pow(case)}
-    return changed(case, x, plain)
+    x = case.arrays[0] if last else np.moveaxis(case.arrays[0], 1, -1)
+    x = strategies.offset(x if x[0].nbytes % 16 == 0 else x[:1], 0)
+    plain = {"return_indices": False, "storage_order": 0, "channels_last": True}
+    return changed(case, x, of_one_window(x.shape[1:-1]) | plain | {"p": of_no_pow(case)})
+
+
+def long_images(case: Case) -> Case:
+    """Return the operator on one image of many pixels."""
+    return whole_images(long_planes(case))
+
+
+def of_one_window(spatial: tuple[int, ...]) -> dict[str, Any]:
+    """Return the arguments by which a window is all that there is."""
+    none = dict.fromkeys(("strides", "pads", "dilations"))
+    return {"kernel_shape": spatial, "auto_pad": "NOTSET", "ceil_mode": False, **none}
+
+
+MAKE: dict[str, Callable[[Case], Case]] = {
+    "channels": whole_images,
+    "rows_staged": adjoining_planes,
+    "staged planes": whole_planes,
+    "planes in parts": long_planes,
+    "channels in parts": long_images,
+}
+"""What kernels and ways serve, of any call."""
 
 
 def of_no_pow(case: Case) -> float:
@@ -396,9 +445,11 @@ def test_random_calls_equal_the_oracle_under_three_schedules(function):
 
 def test_random_calls_reach_every_kernel():
     launches = launches_of(
-        one for name in ("max_pool", "lp_pool") for one in drawn(name, 90, seed=0)
+        one for name in ("max_pool", "average_pool") for one in drawn(name, 200, 0, WAYS)
     )
-    assert {launch.source for launch in launches} >= set(SOURCES)
+    assert {launch.kernel for launch in launches} >= set(KERNEL_NAMES)
+    staged = {launch.template[-3] for launch in launches if launch.kernel == "rows_staged"}
+    assert staged == {"false", "true"}, "whole blocks or not"
 
 
 def test_random_calls_reach_vectors_of_channels_and_dilated_tiles():
@@ -1784,25 +1835,30 @@ def main(arguments: list[str]) -> None:
     chosen = parser.parse_args(arguments)
     hits: Counter[str] = Counter()
 
-    def judge(function: str, seed: int, kernels: Iterable[str] = KERNELS) -> None:
-        taken = compare(function, chosen.n, seed, kernels)
-        sources = ({launch.source for launch in one} or {"none"} for one in taken)
-        found = Counter(source for some in sources for source in some)
+    def judge(function: str, seed: int, ways: Iterable[str] = KERNELS) -> None:
+        taken = compare(function, chosen.n, seed, ways)
+        kernels = ({launch.kernel for launch in one} or {"none"} for one in taken)
+        found = Counter(kernel for some in kernels for kernel in some)
         hits.update(found)
-        by = ", ".join(f"{source} {number}" for source, number in found.most_common())
+        by = ", ".join(f"{kernel} {number}" for kernel, number in found.most_common())
         print(f"{function}, {len(SCHEDULES)} schedules: {by}: no difference", flush=True)
 
     functions = chosen.only or list(STRATEGIES)
     for function in functions:
         judge(function, chosen.seed)
     sliding = [name for name in ("max_pool", "average_pool", "lp_pool") if name in functions]
-    for source in SOURCES:
-        names = [name for name in WAYS if f"{WAYS[name][0]}.cu" == source]
+    for kernel, source in KERNEL_NAMES.items():
+        every = [name for name in WAYS if f"{WAYS[name][0]}.cu" == source]
+        ways = {
+            "plane_staged": ["staged planes"],
+            "plane_parts": ["planes in parts"],
+            "channels_parts": ["channels in parts"],
+        }
         for function, more in zip(cycle(sliding), count(1)):
-            if hits[source] >= chosen.n:
+            if hits[kernel] >= chosen.n:
                 break
-            judge(function, chosen.seed + more, names)
-    print(", ".join(f"{source} {number}" for source, number in hits.most_common()), "in all")
+            judge(function, chosen.seed + more, ways.get(kernel, every))
+    print(", ".join(f"{kernel} {number}" for kernel, number in hits.most_common()), "in all")
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ ORDER = (
     "planner.tile",
     "planner.tile_cost",
     "planner.rows",
-    "planner.staged",
+    "planner.rows_staged",
     "planner.separable",
     "planner.separable_vectors",
     "planner.strips",

@@ -31,19 +31,19 @@ from gpupool.planner import (
     parameters,
     plan,
     rows,
+    rows_staged,
     separable,
     separable_vectors,
     specialised,
-    staged,
     strips,
     tile_cost,
 )
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import AHEAD, FILL, NEARLY, SECTOR_BYTES, SHARED_BYTES, WARP
 from gpupool.planner.parameters import PAIRED_TAPS, boolean, divisor
+from gpupool.planner.rows_staged import COPY, STAGE, STAGED_BYTES
 from gpupool.planner.separable import CHUNK, PITCH
 from gpupool.planner.specialised import MAX_STRIDE, SPECIALISED_TAPS
-from gpupool.planner.staged import COPY, STAGE, STAGED_BYTES
 from gpupool.planner.tile import Tile, positions
 from gpupool.problem import SMALL_P, PoolProblem, Problem, contiguous, resolve
 from gpupool.window import Axis
@@ -354,6 +354,22 @@ def test_odd_rows_are_read_from_shared_memory_as_a_whole_and_written_there(
     assert "rows_staged" not in kernels(chain.from_iterable(others))
 
 
+@pytest.mark.parametrize(
+    ("op", "spatial", "window"),
+    [
+        ("max", (20, 20), {"kernel_shape": 5, "pads": 2}),
+        ("average", (21, 23), {"kernel_shape": 10, "strides": 2}),  # a long kernel, clearly less
+    ],
+)
+def test_staged_rows_that_are_asked_for_are_those_that_are_chosen(
+    op: str, spatial: tuple[int, ...], window: dict[str, Any]
+) -> None:
+    problem = resolve(op, (64, 512, *spatial), "float16", **window)
+    chosen = plan(problem)
+    assert chosen.kernel == "rows_staged"
+    assert repr(plan(problem, kernel="rows_staged")) == repr(chosen)
+
+
 def kernels(launches: Iterable[Launch]) -> list[str]:
     return [launch.kernel for launch in launches]
 
@@ -445,12 +461,12 @@ def test_rows_that_gain_nothing_by_it_are_not_staged(
     assert launch.kernel == kernel
 
 
-def staged_ways(dtype: str, spatial: tuple[int, ...], **window: Any) -> list[staged.Staged]:
+def staged_ways(dtype: str, spatial: tuple[int, ...], **window: Any) -> list[rows_staged.Staged]:
     """All that staged planes might be done by."""
     problem = resolve("max", (64, 512, *spatial), dtype, **window)
     geometry = Geometry.of(problem, contiguous(problem.shape))
     with emulator.constants(BLOCKS=0, STAGED_BYTES=10**9):
-        return list(staged._ways(problem, geometry, 16))
+        return list(rows_staged._ways(problem, geometry, 16))
 
 
 def most_of_a_bank(addresses: Sequence[int], width: int) -> int:
@@ -550,12 +566,12 @@ def test_what_staged_planes_cost_counts_as_by_hand() -> None:
 def test_of_staged_planes_a_short_kernel_is_taken_where_it_costs_nearly_as_little() -> None:
     ways = staged_ways("float16", (20, 20), kernel_shape=13, pads=6)
     fewest = min((way for way in ways if way.code <= rows.MOST_CODE), key=lambda way: way.cost)
-    taken = staged.cheapest(fewest.problem, fewest.geometry, 16)
+    taken = rows_staged.cheapest(fewest.problem, fewest.geometry, 16)
     assert taken is not None
     assert taken.code <= rows.SHORT_CODE < fewest.code
     assert fewest.cost < taken.cost <= NEARLY * fewest.cost
     with emulator.constants(NEARLY=1):
-        assert staged.cheapest(fewest.problem, fewest.geometry, 16) == fewest
+        assert rows_staged.cheapest(fewest.problem, fewest.geometry, 16) == fewest
 
 
 @pytest.mark.parametrize(
@@ -603,15 +619,15 @@ def test_halos_that_margins_do_not_hold_are_not_read_by_parts_of_rows() -> None:
 def test_a_long_kernel_of_staged_planes_costs_clearly_less_than_a_short_one() -> None:
     problem = resolve("max", (64, 512, 13, 13), "float16", kernel_shape=13, pads=6)
     geometry = Geometry.of(problem, contiguous(problem.shape))
-    taken = staged.cheapest(problem, geometry, 16)
+    taken = rows_staged.cheapest(problem, geometry, 16)
     with emulator.constants(LONG_CODE=0):
-        short = staged.cheapest(problem, geometry, 16)
+        short = rows_staged.cheapest(problem, geometry, 16)
     assert taken is not None
     assert short is not None
-    assert short.code <= rows.MOST_CODE < taken.code <= staged.LONG_CODE
+    assert short.code <= rows.MOST_CODE < taken.code <= rows_staged.LONG_CODE
     assert AHEAD * taken.cost <= short.cost
     with emulator.constants(AHEAD=10):
-        assert staged.cheapest(problem, geometry, 16) == short
+        assert rows_staged.cheapest(problem, geometry, 16) == short
 
 
 def test_a_workspace_is_there_where_a_launch_uses_one() -> None:

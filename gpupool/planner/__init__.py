@@ -20,9 +20,9 @@ from gpupool.planner import (
     preprocess,
     roi,
     rows,
+    rows_staged,
     separable,
     separable_vectors,
-    staged,
     strips,
     unpool,
     window,
@@ -101,7 +101,7 @@ def _pooling(
 ) -> Plan:  # fmt: skip
     """Choose by the fewest estimated instructions among what serves, the least general first.
 
-    Those are channels.cu, the fused kernels, unless a tile of rows.cu leaves memory the limit
+    Those are channels.cu, the fused kernels, unless a tile of rows leaves memory the limit
     anyway, plane.cu, and what ``_sliding_launch`` chooses. The first two are compared with the
     cheaper of the last two. A kernel that is asked for is compared with none.
     """
@@ -177,11 +177,10 @@ def _tiled(
     cost = inf if tile is None else rows.instructions(problem, geometry, tile)
     launches = [] if tile is None else [rows.launch(problem, geometry, tile)]
     needed = cost
-    if tile is not None and staged.adjoin(geometry):
+    if tile is not None and rows_staged.adjoin(geometry):
         needed = rows.total_cost(problem, geometry, tile)
     worth = needed / AHEAD if needed > rows.limit(problem, geometry) else 0
-    most = {"rows": 0, "rows_staged": inf}.get(kernel, worth)
-    way = staged.cheapest(problem, geometry, alignment, most) if most else None
+    way = _staged_way(problem, geometry, alignment, kernel, worth)
     if way and _asks(admissible, launch := way.launch()):
         launches.insert(0, launch)
         # Rows that begin anywhere others take by elements: more lines, which they do not count.
@@ -189,6 +188,18 @@ def _tiled(
     if not launches or (kernel not in TILED and cost >= window.cost(problem, geometry)):
         return None
     return _Tiled(tuple(launches), cost)
+
+
+def _staged_way(
+    problem: PoolProblem, geometry: Geometry, alignment: int, kernel: str, worth: float
+) -> rows_staged.Staged | None:  # fmt: skip
+    """Choose how planes are staged for no more than they are ``worth``, or asked for, at all."""
+    way = None
+    if kernel != "rows" and worth:
+        way = rows_staged.cheapest(problem, geometry, alignment, worth)
+    if kernel == "rows_staged" and way is None:
+        way = rows_staged.cheapest(problem, geometry, alignment)
+    return way
 
 
 def _sliding_cost(problem: PoolProblem, geometry: Geometry, tiled: _Tiled | None) -> float:
@@ -211,7 +222,7 @@ def _sliding_launch(
 
 
 def _asks(allowed: Callable[..., bool], launch: Launch) -> bool:
-    """Ask for a launch's specialisation: kernels of one file count together."""
+    """Ask for a launch's specialisation: kernels of tiles count together."""
     return allowed(COMPILED_IN[launch.called], launch.kernel, *launch.template)
 
 

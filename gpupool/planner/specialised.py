@@ -16,7 +16,7 @@ SPECIALISED_TAPS = 256
 """Windows up to this many taps may be compiled in, larger ones take the generic tier."""
 
 SPECIALISATIONS = 256
-"""Specialised kernels of one name that a process may ask for, past which others serve."""
+"""Specialised kernels counted by one name that a process may ask for, past which others serve."""
 
 MAX_STRIDE = 16
 """Strides and dilations up to this may be compiled in."""
