@@ -5,12 +5,12 @@
 // first, and their results from there, all by vectors. Odd rows of narrow elements, or parts of them, which
 // memory gives one by one, are read from shared memory by words.
 //
-// Threads take rows whole or, where Row is 0, in equal parts. A block copies Planes by Each vectors or one more
-// of each thread. Whole: all blocks are, and begin and end with vectors. Back: as many vectors of results that
-// lie there, too, until the block copies them to y, or -1. SlicesFirst: neighbouring threads take rows of
+// Threads take rows whole or, where Row is 0, in equal parts. To copy a block's Planes each thread moves Each
+// vectors or one more. Whole: all blocks are, and begin and end with vectors. Back: as many vectors of results
+// that lie there, too, until the block copies them to y, or -1. SlicesFirst: neighbouring threads take rows of
 // neighbouring slices, which meet in a bank less often.
 // Counted cost in instructions per output of 3 x 3 in planes of 28 x 28 to 7 x 7, stride 1: maxima 7 to 18, of
-// double 30; means 14 to 30, second norms 21 to 26; with Indices 56 to 71. Maxima of Half of 13 x 13 in planes
+// double 30; means 14 to 30, second norms 17 to 33; with Indices 56 to 71. Maxima of Half of 13 x 13 in planes
 // of 20 x 20 15.
 #include "rows.cuh"
 

@@ -315,7 +315,7 @@ def changed(case: Case, x: np.ndarray[Any, Any], arguments: dict[str, Any]) -> C
 
 
 def adjoining_planes(case: Case) -> Case:
-    """Return the operator on planes of a block and more, one behind the other from a vector on."""
+    """Return the operator on planes for some blocks, one behind the other from a vector on."""
     x = channels_first(case)
     random = np.random.default_rng(x.size)
     images, channels = random.choice(((1, 51), (3, 17), (1, 64), (4, 16), (8, 32)))
@@ -328,6 +328,7 @@ def adjoining_planes(case: Case) -> Case:
 
 
 def channels_first(case: Case) -> np.ndarray[Any, Any]:
+    """Return the memory of a call as if its channels came first."""
     last = case.arguments["channels_last"]
     return np.moveaxis(case.arrays[0], -1, 1) if last else case.arrays[0]
 
@@ -1848,7 +1849,7 @@ def main(arguments: list[str]) -> None:
     sliding = [name for name in ("max_pool", "average_pool", "lp_pool") if name in functions]
     for kernel, source in KERNEL_NAMES.items():
         every = [name for name in WAYS if f"{WAYS[name][0]}.cu" == source]
-        ways = {
+        own = {
             "plane_staged": ["staged planes"],
             "plane_parts": ["planes in parts"],
             "channels_parts": ["channels in parts"],
@@ -1856,7 +1857,7 @@ def main(arguments: list[str]) -> None:
         for function, more in zip(cycle(sliding), count(1)):
             if hits[kernel] >= chosen.n:
                 break
-            judge(function, chosen.seed + more, ways.get(kernel, every))
+            judge(function, chosen.seed + more, own.get(kernel, every))
     print(", ".join(f"{kernel} {number}" for kernel, number in hits.most_common()), "in all")
 
 
