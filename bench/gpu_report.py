@@ -231,13 +231,9 @@ def _timed_table(name: str, result: dict[str, Any]) -> list[str]:
 
     rows = result["rows"]
     names = list(dict.fromkeys(peer for row in rows for peer in row.get("peers", {})))
-    head = [
-        f"## {name.capitalize()} on {result['device']['name']}",
-        "",
-        gpu.summary(rows) + ".",
-        "",
-    ]
-    return [*head, table.markdown(gpu.head(names), [gpu.cells(row, names) for row in rows]), ""]
+    heading = f"## {name.capitalize()} on {result['device']['name']}"
+    cells = [gpu.cells(row, names) for row in rows]
+    return [heading, "", f"{gpu.summary(rows)}.", "", table.markdown(gpu.head(names), cells), ""]
 
 
 def _small_tables(found: dict[str, Outcome]) -> list[str]:

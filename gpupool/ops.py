@@ -366,15 +366,15 @@ def plan(
     (``num_rois`` for the RoI operators, ``out_dtype`` for the averages' ``dtype``). The result
     prints as the kernels it launches and is called as ``plan(x, out=...)``, max_unpool's and the
     RoI operators' with their other inputs after x. For measuring, ``kernel`` asks for "window",
-    "specialised" (the same, the window compiled in), "rows", "rows_staged" (the same, of small
-    planes in shared memory), "plane", "channels", "strips", "separable_vectors" or "separable"
-    instead of the fastest; on arrays that it does not serve, such as views of every second column,
-    another one computes. Raises as the function would, and GpupoolValueError where that kernel does
-    not serve C-contiguous arrays.
+    "specialised" (the same, the window compiled in), "rows", "plane" or, of small planes in shared
+    memory, "rows_staged" or "plane_staged", "channels", "strips", "separable_vectors" or
+    "separable" instead of the fastest; on arrays that it does not serve, such as views of every
+    second column, another one computes. Raises as the function would, and GpupoolValueError where
+    that kernel does not serve C-contiguous arrays.
 
     >>> plan("GlobalAveragePool", (256, 2048, 7, 7), "float32")
     Plan(GlobalAveragePool float32 (256, 2048, 7, 7) -> (256, 2048, 1, 1)
-      plane.cu: plane_staged<Average<float>, 128, 2, 6, true, aligned, 1> <<<4096x1, 256>>>)
+      plane_staged.cu: plane_staged<Average<float>, 128, 2, 6, true, aligned, 1> <<<4096x1, 256>>>)
     >>> plan("max", (1, 1, 4), "float64", kernel_shape=2)(np.array([[[1.0, 3, 2, 0]]]))
     array([[[3., 3., 2.]]])
     """

@@ -8,7 +8,8 @@ itself. Both parts of it hold every operator, dtype and layout:
 
 - The generic tier, which takes its window at run time, for one architecture: every dtype of the
   result, every kind of norm and both index widths, on one and two axes, for windows of one thread,
-  of many and of many blocks. Only plane.cu has more: other numbers of threads and loads.
+  of many and of many blocks. Only plane.cu and plane_staged.cu have more: other numbers of threads
+  and loads.
 - For every architecture, what networks launch: the windows and global planes that they have, with
   one norm of each kind, and the edges of what is compiled in.
 

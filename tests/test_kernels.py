@@ -69,6 +69,7 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     "rows in shared memory": ("rows_staged", STAGED | IN_SHARED_MEMORY | {"ORDERS": (True,)}),
     "plane": ("plane", {}),
     "few workers": ("plane", {"FILL": 1}),
+    "plane_staged": ("plane_staged", {}),
     "channels": ("channels", {"ROWS": 1}),
     "channels, few workers": ("channels", {"FILL": 1, "BLOCKS": 1}),
     "strips": ("strips", {"SEPARABLE_TAPS": 1, "FILL": 1, "TWIN": -(10**6)}),
@@ -96,11 +97,10 @@ STAGED_WAYS = {
 """More ways to stage planes: of rows in parts, and that begin anywhere in a vector."""
 
 PLANE_WAYS: dict[str, tuple[str, dict[str, Any]]] = {
-    "staged planes": ("plane", {}),
-    "planes in parts": ("plane", {"FILL": 1, "PART_LOADS": 1}),
-    "channels in parts": ("channels", {"ROWS": 1}),
+    "plane_parts": ("plane", {"FILL": 1, "PART_LOADS": 1}),
+    "channels_parts": ("channels", {"ROWS": 1}),
 }
-"""Ways of whole planes and images that random calls seldom take by themselves."""
+"""Ways of whole planes and images that random calls seldom take by themselves, by kernel."""
 
 WAYS = KERNELS | STAGED_WAYS | PLANE_WAYS
 
@@ -268,6 +268,7 @@ SOURCES = (
     "rows.cu",
     "rows_staged.cu",
     "plane.cu",
+    "plane_staged.cu",
     "channels.cu",
     "strips.cu",
     "separable.cu",
@@ -379,9 +380,9 @@ def of_one_window(spatial: tuple[int, ...]) -> dict[str, Any]:
 MAKE: dict[str, Callable[[Case], Case]] = {
     "channels": whole_images,
     "rows_staged": adjoining_planes,
-    "staged planes": whole_planes,
-    "planes in parts": long_planes,
-    "channels in parts": long_images,
+    "plane_staged": whole_planes,
+    "plane_parts": long_planes,
+    "channels_parts": long_images,
 }
 """What kernels and ways serve, of any call."""
 
@@ -604,7 +605,7 @@ def indices_of(name: str) -> tuple[bool, ...]:
 
 
 def by_blocks(kernel: str) -> bool:
-    return KERNELS[kernel][0] == "plane"
+    return KERNELS[kernel][0] in planner.SHARING
 
 
 @cache
@@ -1850,15 +1851,11 @@ def main(arguments: list[str]) -> None:
     sliding = [name for name in ("max_pool", "average_pool", "lp_pool") if name in functions]
     for kernel, source in KERNEL_NAMES.items():
         every = [name for name in WAYS if f"{WAYS[name][0]}.cu" == source]
-        own = {
-            "plane_staged": ["staged planes"],
-            "plane_parts": ["planes in parts"],
-            "channels_parts": ["channels in parts"],
-        }
+        ways = [kernel] if kernel in PLANE_WAYS else every
         for function, more in zip(cycle(sliding), count(1)):
             if hits[kernel] >= chosen.n:
                 break
-            judge(function, chosen.seed + more, own.get(kernel, every))
+            judge(function, chosen.seed + more, ways)
     print(", ".join(f"{kernel} {number}" for kernel, number in hits.most_common()), "in all")
 
 

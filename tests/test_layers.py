@@ -44,6 +44,7 @@ ORDER = (
     "planner.separable_vectors",
     "planner.strips",
     "planner.plane",
+    "planner.plane_staged",
     "planner.channels",
     "planner.unpool",
     "planner.roi",

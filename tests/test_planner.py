@@ -236,6 +236,18 @@ def test_grids_are_within_the_limits_of_a_device() -> None:
             assert 32 <= chosen.block <= THREADS
 
 
+@pytest.mark.parametrize("size", [3, 4, 19, 20])
+def test_small_planes_are_staged_unless_plane_is_asked_for(size: int) -> None:
+    """Of enough elements to be worth it, and as far as shared memory holds a warp's."""
+    problem = resolve("global-max", (8, 512, size, size), "float32")
+    chosen = {kernel: plan(problem, kernel=kernel).kernel for kernel in ("auto", *planner.SHARING)}
+    held = "plane" if size == 20 else "plane_staged"
+    few = {"auto": "rows"} if size == 3 else {}
+    assert chosen == {"auto": held, "plane": "plane", "plane_staged": held} | few
+    (launch,) = plan(problem, alignment=4, kernel="plane_staged").launches
+    assert launch.called == "plane", "planes begin with no vector"
+
+
 @pytest.mark.parametrize("dtype", [dtype.name for dtype in DTYPES])
 def test_windows_of_one_row_are_read_by_whole_vectors_wherever_they_begin(dtype: str) -> None:
     for size, lie in ((111, "ragged"), (112, "aligned")):
@@ -966,6 +978,8 @@ def test_plan_asks_for_one_kernel(kernel):
         window = {"kernel_shape": (64, 56), "channels_last": True}
     if kernel == "rows_staged":
         shape = 64, 512, 20, 20
+    if kernel == "plane_staged":
+        shape, window = (64, 512, 7, 7), {"kernel_shape": 7}
     call = gpupool.plan("max", shape, "float16", kernel=kernel, **window)
     assert call.plan.kernel == (kernel if kernel != "auto" else "rows")
     assert plan(call.problem, kernel=kernel) is call.plan

@@ -326,12 +326,12 @@ BUGS = {
         pool(1, 1, 9, 9, pads=1), "specialised",
     ),
     "no barrier before the partial results": Planted(
-        "plane.cu", "        seats[own] = accumulator;\n        __syncthreads();\n",
+        "plane.cuh", "        seats[own] = accumulator;\n        __syncthreads();\n",
         "        seats[own] = accumulator;\n", RACE + "shared memory|which nobody wrote",
         global_average, "plane",
     ),
     "no barrier in the tree": Planted(
-        "plane.cu", "seats[own + half * Outputs]);\n            __syncthreads();\n",
+        "plane.cuh", "seats[own + half * Outputs]);\n            __syncthreads();\n",
         "seats[own + half * Outputs]);\n", RACE + "shared memory", global_average, "plane",
     ),
     "every worker writes": Planted(

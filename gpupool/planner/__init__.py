@@ -17,6 +17,7 @@ from typing import NamedTuple
 from gpupool.planner import (
     channels,
     plane,
+    plane_staged,
     preprocess,
     roi,
     rows,
@@ -48,7 +49,10 @@ TILED = ("rows", "rows_staged")
 FUSED = ("strips", "separable_vectors", "separable")
 """The kernels for large windows."""
 
-KERNELS = ("auto", "window", "specialised", *TILED, "plane", "channels", *FUSED)
+SHARING = ("plane", "plane_staged")
+"""The kernels in which threads share windows."""
+
+KERNELS = ("auto", "window", "specialised", *TILED, *SHARING, "channels", *FUSED)
 """What ``plan`` may be asked for; "window" is the generic tier of window.cu."""
 
 CLEARLY = 0.9
@@ -102,13 +106,15 @@ def _pooling(
     """Choose by the fewest estimated instructions among what serves, the least general first.
 
     Those are channels.cu, the fused kernels, unless a tile of rows leaves memory the limit
-    anyway, plane.cu, and what ``_sliding_launch`` chooses. The first two are compared with the
-    cheaper of the last two. A kernel that is asked for is compared with none.
+    anyway, those whose threads share windows, and what ``_sliding_launch`` chooses. The first two
+    are compared with the cheaper of the last two. A kernel that is asked for is compared with none.
     """
     geometry = Geometry.of(problem, steps)
     tiled = _tiled(problem, geometry, alignment, kernel)
     most = _sliding_cost(problem, geometry, tiled) if kernel == "auto" else inf
-    shared = kernel == "auto" and plane.serves(problem, geometry, alignment, most, bool(tiled))
+    shared = kernel in SHARING or (
+        kernel == "auto" and _shares(problem, geometry, alignment, most, bool(tiled))
+    )
     most = min(most, plane.cost(geometry)) if shared else most
     if kernel in ("auto", "channels") and channels.serves(problem, geometry, alignment, most):
         return channels.plan(problem, steps, geometry)
@@ -119,9 +125,26 @@ def _pooling(
         launch = _fused_launch(problem, geometry, alignment, most, rows_cost, kernel)
         if launch is not None:
             return Plan(problem, steps, (launch,))
-    if kernel == "plane" or shared:
-        return plane.plan(problem, steps, geometry, alignment)
+    if shared:
+        return _shared_plan(problem, steps, geometry, alignment, kernel)
     return Plan(problem, steps, (_sliding_launch(problem, geometry, tiled, kernel),))
+
+
+def _shares(
+    problem: PoolProblem, geometry: Geometry, alignment: int, rival: float, tiled: bool
+) -> bool:
+    """Whether threads should share windows: large ones that hardly overlap, small planes."""
+    small = plane_staged.worth(problem, geometry, alignment)
+    return small or plane.worth(problem, geometry, rival, tiled)
+
+
+def _shared_plan(
+    problem: PoolProblem, steps: tuple[int, ...], geometry: Geometry, alignment: int, kernel: str
+) -> Plan:
+    """Share windows among threads, small planes in shared memory unless plane.cu is asked for."""
+    if kernel != "plane" and plane_staged.serves(problem, geometry, alignment):
+        return Plan(problem, steps, (plane_staged.launch(problem, geometry),))
+    return plane.plan(problem, steps, geometry, alignment)
 
 
 def _fused_launch(
@@ -171,7 +194,7 @@ def _tiled(
     Planes are staged where the tile costs more than leaves memory the limit and they cost clearly
     less. They may be all that serves, and count only if they may be compiled.
     """
-    if kernel in ("window", "specialised", "plane", "channels") or not specialisable(geometry):
+    if kernel in ("window", "specialised", *SHARING, "channels") or not specialisable(geometry):
         return None
     tile = rows.cheapest(problem, geometry, alignment)
     cost = inf if tile is None else rows.instructions(problem, geometry, tile)

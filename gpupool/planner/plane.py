@@ -14,7 +14,6 @@ from gpupool.planner.launches import (
     FILL,
     MOST_BLOCKS,
     MOST_PARTS,
-    SHARED_BYTES,
     THREADS,
     VECTOR_BYTES,
     WARP,
@@ -33,13 +32,6 @@ PART_LOADS = 16
 
 SHARED_TAPS = 128
 """Windows from this many taps are shared by several threads, unless they overlap much."""
-
-STAGED_TAPS = 16
-"""Planes from this many elements are worth a copy to shared memory."""
-
-MOST_FLIGHT = 4
-"""Vectors that a thread has in flight to shared memory, ``flight`` in kernels/staged.cuh, besides
-one that only some have."""
 
 LONG_SUM = 4096
 """Sums from this many taps are always shared: one thread's would lose accuracy."""
@@ -64,10 +56,8 @@ MERGE = 300
 """Instructions of a thread that merges parts, channels last."""
 
 
-def serves(
-    problem: PoolProblem, geometry: Geometry, alignment: int, rival: float, tiled: bool
-) -> bool:
-    """Whether threads should share windows: large ones that hardly overlap, small planes.
+def worth(problem: PoolProblem, geometry: Geometry, rival: float, tiled: bool) -> bool:
+    """Whether threads should share windows: large ones that hardly overlap.
 
     Those that overlap, are channels last or may be ``tiled`` should be where that costs less than
     without sharing, ``rival``. Others are read element by element then, each far from the next.
@@ -77,10 +67,9 @@ def serves(
     compared = tiled or problem.channels_last or any(a.stride < a.kernel for a in axes)
     apart = all(2 * a.stride >= min(a.kernel, a.size) for a in axes)
     apart = apart and (not compared or cost(geometry) < rival)
-    small_planes = taps >= STAGED_TAPS and _staged_outputs(problem, geometry, alignment) > 0
     dearer = problem.reduction == "max" and cost(geometry) >= window.cost(problem, geometry)
     long = taps >= LONG_SUM and not dearer
-    return long or (taps >= SHARED_TAPS and apart) or small_planes
+    return long or (taps >= SHARED_TAPS and apart)
 
 
 def cost(geometry: Geometry) -> float:
@@ -116,9 +105,7 @@ def parts_of(blocks: int, most: int) -> int:
 def plan(
     problem: PoolProblem, strides: tuple[int, ...], geometry: Geometry, alignment: int
 ) -> Plan:
-    """Share each output among several threads, planes in shared memory, or parts of few outputs."""
-    if _staged_outputs(problem, geometry, alignment):
-        return Plan(problem, strides, (_staged_launch(problem, geometry, alignment),))
+    """Share each output among several threads, or parts of few outputs."""
     taps = taps_of(problem.window)
     lie, load = _loads(problem, geometry, alignment)
     vectors = taps // load
@@ -190,62 +177,3 @@ def _loads(problem: PoolProblem, geometry: Geometry, alignment: int) -> tuple[st
     if ragged and geometry.index_type == "int":
         return "ragged", VECTOR_BYTES // problem.dtype.itemsize
     return "aligned", 1 if width * problem.dtype.itemsize < 4 else width
-
-
-def _staged_loads(problem: PoolProblem, size: int) -> tuple[str, int]:
-    """Return the same for planes of ``size`` elements, one behind the other in shared memory.
-
-    Those that are an odd number of loads seldom meet in a bank, and others are spread over all.
-    """
-    width = vector_width(VECTOR_BYTES, problem.dtype, size)
-    word = max(1, 4 // problem.dtype.itemsize)
-    return ("ragged", word) if width < word else ("aligned", width)
-
-
-def _staged_outputs(problem: PoolProblem, geometry: Geometry, alignment: int) -> int:
-    """Return the outputs of one block whose small adjoining planes fit in shared memory, or 0."""
-    dim = geometry.dims[0]
-    size = dim.axis.size
-    adjoin = geometry.channels.step == size and not geometry.images
-    if problem.channels_last or len(geometry.dims) > 1 or not (dim.covered and dim.step == 1):
-        return 0
-    if not adjoin or geometry.index_type != "int" or alignment < VECTOR_BYTES:
-        return 0
-    outputs = SHARED_BYTES // (size * problem.dtype.itemsize)
-    return 2 ** min(outputs.bit_length() - 1, 8) if outputs >= 32 else 0
-
-
-def _staged_launch(problem: PoolProblem, geometry: Geometry, alignment: int) -> Launch:
-    size = geometry.dims[0].axis.size
-    plane_bytes = size * problem.dtype.itemsize
-    outputs = _staged_outputs(problem, geometry, alignment)
-    outputs, workers = _staged_block(geometry.outputs, outputs, plane_bytes)
-    staged, threads = outputs * plane_bytes, outputs * workers
-    each, whole = staged // (threads * VECTOR_BYTES), geometry.outputs % outputs == 0
-    lie, load = _staged_loads(problem, size)
-    template = (
-        operator(problem, "int"), str(outputs), str(workers), str(each), boolean(whole), lie,
-        str(load),
-    )  # fmt: skip
-    return Launch(
-        "plane.cu", "plane_staged", template, ("x", "y", "indices"),
-        (window_parameters(problem, geometry),), (-(-geometry.outputs // outputs), 1),
-        staged, threads,
-    )  # fmt: skip
-
-
-def _staged_block(total: int, most: int, plane_bytes: int) -> tuple[int, int]:
-    """Return the outputs of a block and the threads of each.
-
-    Few outputs are spread over more blocks, and few threads have all their vectors in flight at
-    once as far as a block has threads.
-    """
-    outputs, workers = most, THREADS // most
-    while outputs > WARP and total < BLOCKS * outputs:
-        outputs //= 2
-    few = MOST_FLIGHT * VECTOR_BYTES
-    while (
-        plane_bytes // workers > few and total * workers < FILL and 2 * outputs * workers <= THREADS
-    ):
-        workers *= 2
-    return outputs, workers

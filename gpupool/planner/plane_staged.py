@@ -1,0 +1,88 @@
+"""plane_staged.cu: which small planes, that adjoin, blocks copy to shared memory as a whole."""
+
+from __future__ import annotations
+
+from gpupool.planner.geometry import Geometry
+from gpupool.planner.launches import (
+    BLOCKS,
+    FILL,
+    SHARED_BYTES,
+    THREADS,
+    VECTOR_BYTES,
+    WARP,
+    Launch,
+)
+from gpupool.planner.parameters import boolean, operator, vector_width, window_parameters
+from gpupool.problem import PoolProblem
+
+STAGED_TAPS = 16
+"""Elements of a plane from which a copy to shared memory is worth it."""
+
+MOST_FLIGHT = 4
+"""Vectors that a thread has in flight to shared memory, ``flight`` in kernels/staged.cuh, besides
+one that only some have."""
+
+
+def worth(problem: PoolProblem, geometry: Geometry, alignment: int) -> bool:
+    """Whether it serves planes of so many elements that they are worth a copy."""
+    enough = geometry.dims[0].axis.size >= STAGED_TAPS
+    return enough and serves(problem, geometry, alignment)
+
+
+def serves(problem: PoolProblem, geometry: Geometry, alignment: int) -> bool:
+    """Whether planes adjoin, a window is all of one, and a warp's fit in shared memory."""
+    dim = geometry.dims[0]
+    size = dim.axis.size
+    adjoin = geometry.channels.step == size and not geometry.images
+    if problem.channels_last or len(geometry.dims) > 1 or not (dim.covered and dim.step == 1):
+        return False
+    if not adjoin or geometry.index_type != "int" or alignment < VECTOR_BYTES:
+        return False
+    return size * problem.dtype.itemsize * WARP <= SHARED_BYTES
+
+
+def launch(problem: PoolProblem, geometry: Geometry) -> Launch:
+    """Launch blocks that copy as many planes as fill them."""
+    size = geometry.dims[0].axis.size
+    plane_bytes = size * problem.dtype.itemsize
+    outputs, workers = _block(geometry.outputs, plane_bytes)
+    staged, threads = outputs * plane_bytes, outputs * workers
+    each, whole = staged // (threads * VECTOR_BYTES), geometry.outputs % outputs == 0
+    lie, load = _loads(problem, size)
+    template = (
+        operator(problem, "int"), str(outputs), str(workers), str(each), boolean(whole), lie,
+        str(load),
+    )  # fmt: skip
+    return Launch(
+        "plane_staged.cu", "plane_staged", template, ("x", "y", "indices"),
+        (window_parameters(problem, geometry),), (-(-geometry.outputs // outputs), 1),
+        staged, threads,
+    )  # fmt: skip
+
+
+def _loads(problem: PoolProblem, size: int) -> tuple[str, int]:
+    """Return how the taps of a plane lie in shared memory, and how many of them one load takes.
+
+    Planes that are an odd number of loads seldom meet in a bank, and others are spread over all.
+    """
+    width = vector_width(VECTOR_BYTES, problem.dtype, size)
+    word = max(1, 4 // problem.dtype.itemsize)
+    return ("ragged", word) if width < word else ("aligned", width)
+
+
+def _block(total: int, plane_bytes: int) -> tuple[int, int]:
+    """Return the outputs of a block, a power of two, and the threads of each.
+
+    Few outputs are spread over more blocks, and few threads have all their vectors in flight at
+    once as far as a block has threads.
+    """
+    outputs = 2 ** min((SHARED_BYTES // plane_bytes).bit_length() - 1, 8)
+    workers = THREADS // outputs
+    while outputs > WARP and total < BLOCKS * outputs:
+        outputs //= 2
+    few = MOST_FLIGHT * VECTOR_BYTES
+    while (
+        plane_bytes // workers > few and total * workers < FILL and 2 * outputs * workers <= THREADS
+    ):
+        workers *= 2
+    return outputs, workers
