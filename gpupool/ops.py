@@ -366,11 +366,11 @@ def plan(
     (``num_rois`` for the RoI operators, ``out_dtype`` for the averages' ``dtype``). The result
     prints as the kernels it launches and is called as ``plan(x, out=...)``, max_unpool's and the
     RoI operators' with their other inputs after x. For measuring, ``kernel`` asks for "window",
-    "specialised" (the same, the window compiled in), "rows", "plane" or, of small planes in shared
-    memory, "rows_staged" or "plane_staged", "channels", "strips", "separable_vectors" or
-    "separable" instead of the fastest; on arrays that it does not serve, such as views of every
-    second column, another one computes. Raises as the function would, and GpupoolValueError where
-    that kernel does not serve C-contiguous arrays.
+    "specialised" (the same, the window compiled in), "rows", "rows_staged" (the same, of small
+    planes in shared memory), "plane", "plane_staged" (likewise), "channels", "strips",
+    "separable_vectors" or "separable" instead of the fastest; on arrays that it does not serve,
+    such as views of every second column, another one computes. Raises as the function would, and
+    GpupoolValueError where that kernel does not serve C-contiguous arrays.
 
     >>> plan("GlobalAveragePool", (256, 2048, 7, 7), "float32")
     Plan(GlobalAveragePool float32 (256, 2048, 7, 7) -> (256, 2048, 1, 1)

@@ -8,8 +8,8 @@ itself. Both parts of it hold every operator, dtype and layout:
 
 - The generic tier, which takes its window at run time, for one architecture: every dtype of the
   result, every kind of norm and both index widths, on one and two axes, for windows of one thread,
-  of many and of many blocks. Only plane.cu and plane_staged.cu have more: other numbers of threads
-  and loads.
+  of many and of many blocks, and planes in shared memory. Only plane.cu and plane_staged.cu have
+  more: other numbers of threads and loads.
 - For every architecture, what networks launch: the windows and global planes that they have, with
   one norm of each kind, and the edges of what is compiled in.
 
@@ -119,6 +119,7 @@ def generic_plans(most_axes: int) -> Iterator[Plan]:
         for strides, sizes in ((kernel, spatial), far):
             for problem in _pools(reductions(), 2, kernel, strides, sizes, 1):
                 yield _plan(problem, name)
+    yield from _plans_of("plane_staged", _pools(reductions(), 2, [7, 7], [7, 7], [7, 7], 0))
     windows = ([9], [1, 1]), ([9], [2, 1]), ([2, 9], [1, 1, 1]), ([2, 9], [1, 2, 1])
     # Widths always compiled in by separable.cu, and the first that may not be.
     for width, (outer, strides) in product((8, 9), windows):

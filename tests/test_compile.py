@@ -105,8 +105,9 @@ def test_every_arithmetic_of_a_plane_is_in_the_set() -> None:
     rows = {kernel.row for kernel in generic_kernels()}
     for i in range(2000):
         problem = verify.draw_call(np.random.default_rng((6, i))).problem
-        for launch in (*plan(problem, kernel="plane").launches, *plan(problem).launches):
-            if launch.source in ("plane.cu", "channels.cu"):
+        asked = (plan(problem, kernel=kernel) for kernel in ("auto", *planner.SHARING))
+        for launch in chain.from_iterable(one.launches for one in asked):
+            if launch.source in ("plane.cu", "plane_staged.cu", "channels.cu"):
                 assert compile_kernels.row_of(launch) in rows
 
 

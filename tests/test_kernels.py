@@ -70,6 +70,7 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     "plane": ("plane", {}),
     "few workers": ("plane", {"FILL": 1}),
     "plane_staged": ("plane_staged", {}),
+    "plane_staged, few workers": ("plane_staged", {"FILL": 1, "BLOCKS": 1}),
     "channels": ("channels", {"ROWS": 1}),
     "channels, few workers": ("channels", {"FILL": 1, "BLOCKS": 1}),
     "strips": ("strips", {"SEPARABLE_TAPS": 1, "FILL": 1, "TWIN": -(10**6)}),
@@ -263,20 +264,11 @@ STRATEGIES: dict[str, st.SearchStrategy[Case]] = {
 
 
 POOLS = [name for name in STRATEGIES if name.endswith("_pool") and "roi" not in name]
-SOURCES = (
-    "window.cu",
-    "rows.cu",
-    "rows_staged.cu",
-    "plane.cu",
-    "plane_staged.cu",
-    "channels.cu",
-    "strips.cu",
-    "separable.cu",
-    "separable_vectors.cu",
-)
+SOURCES = [f"{name}.cu" for name in planner.KERNELS if name not in ("auto", "specialised")]
+"""What pools by windows: the files of the kernels that can be asked for."""
+
 KERNEL_NAMES = {name: source for source in SOURCES for name in entries()[source]}
-"""The kernels that pool by windows, and their files."""
-"""What pools: the files that ``KERNELS`` ask for."""
+"""The kernels of these files, and the file of each."""
 
 
 def configurations(
@@ -581,7 +573,8 @@ FOR_BLOCKS = {
     "volumes": (1, 2, 4, 9, 12),
     "volumes of sums, strided": (1, 2, 4, 9, 16),
 }
-"""Shapes for plane.cu, which gives each output a block: there would be thousands, all alike."""
+"""Shapes for kernels whose threads share an output, which may have a block: there would be
+thousands, all alike."""
 
 
 @cache

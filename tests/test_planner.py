@@ -959,6 +959,7 @@ def test_one_channel_lies_last_as_it_lies_first(kernel, batch):
         ("average", (900, 900), {"kernel_shape": 30, "strides": 30}),
         ("global-average", (2048, 2048), {}),
         ("lp", (60,), {"kernel_shape": 5, "strides": 2}),
+        ("global-average", (7, 7), {}),
     ):
         first = plan(resolve(op, (batch, 1, *sizes), "float32", **window), kernel=kernel)
         problem = resolve(op, (batch, *sizes, 1), "float32", channels_last=True, **window)

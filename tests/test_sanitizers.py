@@ -265,6 +265,10 @@ def global_average() -> Any:
     return emulator.global_average_pool(floats(1, 3, 30, 31))
 
 
+def small_planes() -> Any:
+    return emulator.global_average_pool(floats(3, 43, 7, 7))
+
+
 def global_indices() -> Any:
     return emulator.max_pool(floats(1, 3, 30, 31), (30, 31), return_indices=True)
 
@@ -343,6 +347,14 @@ BUGS = {
     "planes past the outputs": Planted(
         "plane.cu", "bool active = n < w.outputs;", "bool active = true;", OUTSIDE, global_last,
         "plane",
+    ),
+    "planes past the outputs, staged": Planted(
+        "plane_staged.cu", "least(static_cast<int>(w.outputs) - first, Outputs)", "Outputs",
+        OUTSIDE, small_planes, "plane_staged",
+    ),
+    "every worker writes, staged": Planted(
+        "plane_staged.cu", "active && Block::worker() == 0", "active", RACE + "global memory",
+        small_planes, "plane_staged",
     ),
     "no barrier before columns meet": Planted(
         "channels.cu", "seats[e * threads + own] = a[e];\n        __syncthreads();\n",

@@ -50,7 +50,7 @@ FUSED = ("strips", "separable_vectors", "separable")
 """The kernels for large windows."""
 
 SHARING = ("plane", "plane_staged")
-"""The kernels in which threads share windows."""
+"""The kernels of plane.cuh, in which several threads take an output."""
 
 KERNELS = ("auto", "window", "specialised", *TILED, *SHARING, "channels", *FUSED)
 """What ``plan`` may be asked for; "window" is the generic tier of window.cu."""
@@ -106,15 +106,13 @@ def _pooling(
     """Choose by the fewest estimated instructions among what serves, the least general first.
 
     Those are channels.cu, the fused kernels, unless a tile of rows leaves memory the limit
-    anyway, those whose threads share windows, and what ``_sliding_launch`` chooses. The first two
-    are compared with the cheaper of the last two. A kernel that is asked for is compared with none.
+    anyway, those of plane.cuh, and what ``_sliding_launch`` chooses. The first two are compared
+    with the cheaper of the last two. A kernel that is asked for is compared with none.
     """
     geometry = Geometry.of(problem, steps)
     tiled = _tiled(problem, geometry, alignment, kernel)
     most = _sliding_cost(problem, geometry, tiled) if kernel == "auto" else inf
-    shared = kernel in SHARING or (
-        kernel == "auto" and _shares(problem, geometry, alignment, most, bool(tiled))
-    )
+    shared = kernel == "auto" and _shares(problem, geometry, alignment, most, bool(tiled))
     most = min(most, plane.cost(geometry)) if shared else most
     if kernel in ("auto", "channels") and channels.serves(problem, geometry, alignment, most):
         return channels.plan(problem, steps, geometry)
@@ -125,7 +123,7 @@ def _pooling(
         launch = _fused_launch(problem, geometry, alignment, most, rows_cost, kernel)
         if launch is not None:
             return Plan(problem, steps, (launch,))
-    if shared:
+    if shared or kernel in SHARING:
         return _shared_plan(problem, steps, geometry, alignment, kernel)
     return Plan(problem, steps, (_sliding_launch(problem, geometry, tiled, kernel),))
 
@@ -133,7 +131,7 @@ def _pooling(
 def _shares(
     problem: PoolProblem, geometry: Geometry, alignment: int, rival: float, tiled: bool
 ) -> bool:
-    """Whether threads should share windows: large ones that hardly overlap, small planes."""
+    """Whether plane_staged.cu or plane.cu is worth it."""
     small = plane_staged.worth(problem, geometry, alignment)
     return small or plane.worth(problem, geometry, rival, tiled)
 

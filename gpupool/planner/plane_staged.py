@@ -30,7 +30,10 @@ def worth(problem: PoolProblem, geometry: Geometry, alignment: int) -> bool:
 
 
 def serves(problem: PoolProblem, geometry: Geometry, alignment: int) -> bool:
-    """Whether planes adjoin, a window is all of one, and a warp's fit in shared memory."""
+    """Whether planes adjoin from a vector on, positions have 32 bits, and a window is all of one.
+
+    Those of a warp's outputs must fit in shared memory.
+    """
     dim = geometry.dims[0]
     size = dim.axis.size
     adjoin = geometry.channels.step == size and not geometry.images
