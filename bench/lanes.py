@@ -521,8 +521,10 @@ def _extreme(lanes: Lanes, instruction: Instruction) -> _Results:
     least = greatest = numbers[0]
     for number in numbers[1:]:
         least, greatest = np.minimum(least, number), np.maximum(greatest, number)
-    bits = np.where(way.bits != 0, least, greatest).astype(np.int64).view(np.uint64)
-    yield fields.target, Value(bits & LOW, _known(*values, way))
+    found = np.where(way.bits != 0, least, greatest).astype(np.int64)
+    if "RELU" in instruction.modifiers:
+        found = np.maximum(found, 0)
+    yield fields.target, Value(found.view(np.uint64) & LOW, _known(*values, way))
 
 
 @_handles("IABS")
