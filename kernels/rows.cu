@@ -13,7 +13,7 @@ rows(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ 
      const __grid_constant__ Window<Kernel::axes, int> w) {
     using Tile =
         Block<typename InOrder<Op>::Type, Kernel, Stride, Pad, Row, Over, Partial, Outputs, Height, Lanes,
-              Packed, Images, Load, Store, false, false>;
+              Packed, Images, Load, Store, false, false, 0>;
     int n = blockIdx.x * blockDim.x + threadIdx.x;
     if (n < grid.threads) write_tile(Tile(w, grid, x, n, 0, 0), y, indices);
 }

@@ -65,7 +65,7 @@ __device__ inline void merge_windows(const Op& op, Tap tap, Put put) {
 
 template <class Op, class Kernel, class Stride, int Pad, int Row, Where Over, Where Partial,
           int Outputs, int Height, int Lanes, bool Packed, bool Images, int Load, int Store, bool Staged,
-          bool SlicesFirst>
+          bool SlicesFirst, int Mirrored>
 struct Block {
     using T = typename Op::Element;
     using Out = typename Op::Out;
@@ -226,6 +226,11 @@ struct Block {
     __device__ int outputs() const { return Row ? Outputs : inner().out.divisor; }
     __device__ const Axis<int>& outer() const { return w.axis[Outer]; }
     __device__ int row_step() const { return Staged && Row ? Row : outer().step; }
+    // Mirrored threads go from the last line, and the last row of outputs, which must be there, to the first.
+    static_assert(!Mirrored || (Axes > 1 && !Op::indices), "codes tell lines by their order");
+    __device__ static bool upwards() { return (threadIdx.x & Mirrored) != 0; }
+    __device__ static int down() { return upwards() ? -1 : 1; }
+    __device__ static int row_of(int r) { return upwards() ? Height - 1 - r : r; }
     __device__ int first_pixel() const { return group * Outputs * S - Pad; }
     __device__ int origin() const { return Row || halos ? group * Outputs * S : first_pixel(); }
     __device__ int first_row() const {
@@ -388,17 +393,17 @@ struct Block {
     // Hands the input rows of slice t, from where the window begins, to every output row above them.
     __device__ void load_slice(Columns& columns, Parts from, int t) const {
         Layer layers[Depth];
-        int row = first_row();
+        int row = first_row() + (upwards() ? Depth - 1 : 0);
         // Pinned: all addresses would be made anew. Of three axes ptxas spills for it on some cards.
         auto next = [](From body) { return Axes < 3 ? pinned(body) : body; };
         if constexpr (steps && !near_rows) from.body = next(from.body + row * row_step());
 #pragma unroll
-        for (int i = 0; i < Depth; ++i, ++row) {
+        for (int i = 0; i < Depth; ++i, row += down()) {
             Parts at = from;
             if constexpr (near_rows) at = from.at(most(least(row, outer().size - 1), 0) * row_step());
             const bool readable = !steps || nearest || within(row, outer().size);
             if (line_tapped(i)) load_layer(layers[i], at, readable, t, i);
-            if constexpr (steps && !near_rows) from.body = next(from.body + row_step());
+            if constexpr (steps && !near_rows) from.body = next(from.body + down() * row_step());
             if constexpr (Together == 1) take(columns, layers[i], i);
         }
         if constexpr (Together > 1) take_together(columns, layers);
@@ -616,7 +621,7 @@ struct Block {
     // Taps that count along the outer axes and along the row; none count as one.
     __device__ int counted_above(int r) const {
         const int slices = Axes > 2 ? counted<0>(first_slice()) : 1;
-        return slices * (Axes > 1 ? counted<Outer>(first_row() + r * SR) : 1);
+        return slices * (Axes > 1 ? counted<Outer>(first_row() + row_of(r) * SR) : 1);
     }
     __device__ int counted_along(int output) const {
         const int start = first_pixel() + output * S;
@@ -636,7 +641,7 @@ struct Block {
     __device__ int row_number(int r) const {
         if constexpr (Axes == 1) return plane;
         int outermost = Axes > 2 ? plane * w.axis[0].out.divisor + slice : plane;
-        return outermost * outer().out.divisor + row_group * Height + r;
+        return outermost * outer().out.divisor + row_group * Height + row_of(r);
     }
 
     __device__ bool row_exists(int r) const {
@@ -760,7 +765,7 @@ struct Block {
 
     __device__ void write(const Columns& columns, Out* y) const {
         Out* to = y + place(0, 0);
-        const int pitch = outputs() * (Packed ? Lanes : grid.pixel_step);
+        const int pitch = down() * outputs() * (Packed ? Lanes : grid.pixel_step);
         if constexpr (pairs && !paired_sums) {
             // Of whole rows ptxas spills a few registers where one pointer goes from row to row.
 #pragma unroll
@@ -804,7 +809,7 @@ struct Block {
                     from += position * axis.step;
                 };
                 if constexpr (Axes > 1)
-                    reach(block.outer(), block.first_row() + row * SR + t / K % KR * DR);
+                    reach(block.outer(), block.first_row() + block.row_of(row) * SR + t / K % KR * DR);
                 if constexpr (Axes > 2)
                     reach(block.w.axis[0], block.first_slice() + t / K / KR * Kernel::dilation(0));
                 if (inside) a = op.merge(a, op.lift(value(block.x[from]), t));

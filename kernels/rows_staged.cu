@@ -8,7 +8,8 @@
 // Threads take rows whole or, where Row is 0, in equal parts. To copy a block's Planes each thread moves Each
 // vectors or one more. Whole: all blocks are, and begin and end with vectors. Back: as many vectors of results
 // that lie there, too, until the block copies them to y, or -1. SlicesFirst: neighbouring threads take rows of
-// neighbouring slices, which meet in a bank less often.
+// neighbouring slices, which meet in a bank less often. Mirrored: threads whose number has this bit take lines
+// and rows of outputs from the last to the first, for the same reason; 0: none does.
 // Counted cost in instructions per output of 3 x 3 in planes of 28 x 28 to 7 x 7, stride 1: maxima 7 to 18, of
 // double 30; means 14 to 30, second norms 17 to 33; with Indices 56 to 71. Maxima of Half of 13 x 13 in planes
 // of 20 x 20 15.
@@ -16,7 +17,7 @@
 
 template <class Op, class Kernel, class Stride, int Pad, int Row, Where Over, Where Partial,
           int Outputs, int Height, int Load, int Store, int Planes, int Threads, int Each, bool Whole,
-          int Back, bool SlicesFirst>
+          int Back, bool SlicesFirst, int Mirrored>
 __global__ void __launch_bounds__(256, least_blocks<Op, Kernel, true>())
 rows_staged(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
             typename Op::Index* __restrict__ indices, const __grid_constant__ Rows grid,
@@ -24,7 +25,7 @@ rows_staged(const typename Op::Element* __restrict__ x, typename Op::Out* __rest
     using T = typename Op::Element;
     using Tile =
         Block<typename InOrder<Op>::Type, Kernel, Stride, Pad, Row, Over, Partial, Outputs, Height, 1,
-              true, false, Load, Store, true, SlicesFirst>;
+              true, false, Load, Store, true, SlicesFirst, Mirrored>;
     using Out = typename Op::Out;
     constexpr int width = 16 / sizeof(T), margin = Row ? 0 : width;
     T* const planes = reinterpret_cast<T*>(shared) + margin;

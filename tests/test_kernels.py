@@ -53,9 +53,10 @@ STAGED: dict[str, Any] = {
     "ENOUGH": 0,
     "AHEAD": 1e-9,
     "STAGED_BYTES": 10**9,
+    "MIRRORED": (0,),
     "cost": lambda *_: math.inf,
 } | NO_BOUND
-IN_SHARED_MEMORY = {"SECTOR": 10**9}
+IN_SHARED_MEMORY = {"SECTOR": 10**9, "MIRRORED": (1,)}
 KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     "auto": ("auto", {}),
     "window": ("window", {}),
@@ -441,7 +442,7 @@ def test_random_calls_reach_every_kernel():
     calls = product(("max_pool", "average_pool"), WAYS)
     launches = launches_of(one for name, way in calls for one in drawn(name, 10, 0, [way]))
     assert {launch.kernel for launch in launches} >= set(KERNEL_NAMES)
-    staged = {launch.template[-3] for launch in launches if launch.kernel == "rows_staged"}
+    staged = {launch.template[-4] for launch in launches if launch.kernel == "rows_staged"}
     assert staged == {"false", "true"}, "whole blocks or not"
 
 
@@ -802,7 +803,8 @@ def staged_rows(function: str, dtype: str) -> list[Configuration]:
 def _staged_parts(function: str, dtype: str) -> Iterator[tuple[Case, str]]:
     """Blocks that begin anywhere in a vector, and parts of rows: inside, and over both ends.
 
-    Of rows that begin anywhere, of such that begin with words, and of volumes.
+    Of rows that begin anywhere, of such that begin with words, and of volumes. Volumes and parts
+    whose threads go from either end, too.
     """
     window = {"kernel_shape": 3, "pads": 1}
     for shape, arguments, way in (
@@ -815,6 +817,8 @@ def _staged_parts(function: str, dtype: str) -> Iterator[tuple[Case, str]]:
             "parts of rows",
         ),
         ((5, 33, 21), {"kernel_shape": 5, "strides": 3, "pads": (1, 2)}, "parts of rows"),
+        ((1, 48, 8, 19), {"kernel_shape": (2, 3), "strides": 2}, "parts in shared memory"),
+        ((2, 9, 3, 6, 7), {"kernel_shape": 2}, "rows in shared memory"),
     ):
         x = with_a_few_nan(dtype, shape)
         yield Case(function, (x,), arguments), way
@@ -827,13 +831,13 @@ def test_rows_of_staged_planes_equal_the_oracle(function, dtype):
     found = staged_rows(function, dtype)
     launches = compile_ahead(found, build="checked")
     assert sum(launch.kernel == "rows_staged" for launch in launches) > 0.7 * len(found), launches
-    ways = {launch.template[-3:] for launch in launches if launch.kernel == "rows_staged"}
-    results = {(whole, int(back) >= 0) for whole, back, _ in ways}
-    assert results == set(product(("false", "true"), (False, True))), "whole blocks or not"
-    assert {slices_first for *_, slices_first in ways} == {"false", "true"}
     staged = [launch.template for launch in launches if launch.kernel == "rows_staged"]
+    results = {(template[-4], int(template[-3]) >= 0) for template in staged}
+    assert results == set(product(("false", "true"), (False, True))), "whole blocks or not"
+    assert {template[-2] for template in staged} == {"false", "true"}, "slices first"
+    assert {template[-1] for template in staged} == {"0", "1"}, "from the last line to the first"
     parts = [template for template in staged if template[4] == "0"]
-    assert {template[-3] for template in parts} == {"false", "true"}, "planes begin anywhere"
+    assert {template[-4] for template in parts} == {"false", "true"}, "planes begin anywhere"
     lines = {
         int(template[9]) > int(template[7]) * int(re.findall(r"\d+", template[2])[-1])
         for template in parts

@@ -13,6 +13,7 @@ from functools import partial
 from itertools import chain, product
 from math import gcd, prod
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 from unittest.mock import patch
 
@@ -41,7 +42,7 @@ from gpupool.planner import (
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import AHEAD, FILL, NEARLY, SECTOR_BYTES, SHARED_BYTES, WARP
 from gpupool.planner.parameters import PAIRED_TAPS, boolean, divisor
-from gpupool.planner.rows_staged import COPY, STAGE, STAGED_BYTES
+from gpupool.planner.rows_staged import COPY, MIRROR, MIRRORED, STAGE, STAGED_BYTES
 from gpupool.planner.separable import CHUNK, PITCH
 from gpupool.planner.specialised import MAX_STRIDE, SPECIALISED_TAPS
 from gpupool.planner.tile import Tile, positions
@@ -294,7 +295,7 @@ def test_rows_of_small_planes_are_staged_where_all_that_is_served_takes_less(
     problem = resolve("max", (64, 512, *spatial), dtype, **window)
     itemsize = problem.dtype.itemsize
     (launch,) = plan(problem).launches
-    planes, threads, each = map(int, launch.template[-6:-3])
+    planes, threads, each = map(int, launch.template[-7:-4])
     assert (launch.kernel, launch.block) == ("rows_staged", threads)
     assert launch.grid == (-(-64 * 512 // planes), 1)
     copied = planes * prod(spatial) * itemsize
@@ -306,7 +307,7 @@ def test_rows_of_small_planes_are_staged_where_all_that_is_served_takes_less(
     assert launch.shared == sum(held) + (0 if whole else 16) * len(held) <= SHARED_BYTES
     assert each == copied // 16 // threads
     back = written // 16 // threads if results else -1
-    assert launch.template[-3:] == (boolean(whole), str(back), boolean(slices_first))
+    assert launch.template[-4:-1] == (boolean(whole), str(back), boolean(slices_first))
     assert WARP <= threads <= THREADS
     assert threads > 0.95 * WARP * -(-threads // WARP)
     assert launch.shared <= STAGED_BYTES * threads
@@ -341,7 +342,7 @@ def test_odd_rows_are_read_from_shared_memory_as_a_whole_and_written_there(
     """Of planes and results that are whole vectors; from elsewhere no kernel could read them."""
     problem = resolve(op, (64, 512, *spatial), dtype, **window)
     (launch,) = plan(problem).launches
-    load, _, planes, _, _, _, back, _ = launch.template[-8:]
+    load, _, planes, _, _, _, back, *_ = launch.template[-9:]
     itemsize, size = problem.dtype.itemsize, prod(spatial)
     assert launch.kernel == "rows_staged"
     assert int(back) >= 0, "the results too"
@@ -435,7 +436,7 @@ def test_other_rows_are_not_read_anywhere(
 ) -> None:
     window = {"kernel_shape": kernel, "pads": kernel // 2}
     (launch,) = plan(resolve("max", (64, 512, *spatial), dtype, **window)).launches
-    assert launch.kernel != "rows_staged" or int(launch.template[-8]) <= spatial[-1]
+    assert launch.kernel != "rows_staged" or int(launch.template[-9]) <= spatial[-1]
 
 
 def test_rows_of_staged_planes_past_the_cap_come_from_memory() -> None:
@@ -518,7 +519,11 @@ def test_turns_of_staged_rows_count_as_threads_of_the_kernel_read_and_write(
         groups = -(-out[-2] // tile.rows) if len(out) > 1 else 1
         slices = out[0] if len(out) > 2 else 1
         parts = 1 if tile.row else out[-1] // tile.outputs
-        reads, writes = [], []
+        down = problem.window[-2] if len(out) > 1 else Axis(1, 1, 1, 1, 0, 0, 1)
+        lines = (tile.rows - 1) * down.stride + down.kernel
+        even = lines % 2 == 0 and groups * tile.rows == down.out
+        assert {of.mirrored for of in ways if of.tile == tile} == set(MIRRORED if even else (0,))
+        reads, writes = list[list[int]](), list[int]()
         for thread in range(way.planes * groups * slices * parts):
             rest, part = divmod(thread, parts)
             if way.slices_first:
@@ -527,10 +532,11 @@ def test_turns_of_staged_rows_count_as_threads_of_the_kernel_read_and_write(
             else:
                 rest, group = divmod(rest, groups)
                 plane, slice_ = divmod(rest, slices)
-            row = group * tile.rows
+            mirrored = bool(thread & way.mirrored)
+            row = (group + mirrored) * tile.rows - mirrored
+            first, rows_down = group * tile.rows * down.stride - down.pad_begin, range(lines)
+            order = rows_down[::-1] if mirrored else rows_down
             at = plane * prod(spatial)
-            if len(out) > 1:
-                at += row * problem.window[-2].stride * spatial[-1]
             to = plane * prod(out) + row * out[-1]
             if len(out) > 2:
                 at += slice_ * problem.window[0].stride * prod(spatial[1:])
@@ -539,13 +545,15 @@ def test_turns_of_staged_rows_count_as_threads_of_the_kernel_read_and_write(
             if tile.anywhere and not tile.row:
                 at -= problem.window[-1].pad_begin
             to += part * tile.outputs
-            reads.append(at * itemsize // 4 * 4 if tile.anywhere else at * itemsize)
+            nearest = [min(max(first + line, 0), down.size - 1) for line in order]
+            places = [(at + line * spatial[-1]) * itemsize for line in nearest]
+            reads.append([place // 4 * 4 if tile.anywhere else place for place in places])
             writes.append(to * itemsize)
         warps = range(0, len(reads), WARP)
         load, store = 4 if tile.anywhere else tile.load * itemsize, tile.store * itemsize
         read, written = (
-            sum(most_of_a_bank(of[first : first + WARP], width) for first in warps) / len(warps)
-            for of, width in ((reads, load), (writes, store))
+            fmean(most_of_a_bank(of[i : i + WARP], width) for of in each for i in warps)
+            for each, width in ((list(zip(*reads, strict=True)), load), ([writes], store))
         )
         loads = rows.warp_loads(problem, way.geometry, tile)
         stores = rows.warp_stores(way.geometry, tile) if way.results else 0
@@ -555,7 +563,8 @@ def test_turns_of_staged_rows_count_as_threads_of_the_kernel_read_and_write(
 def test_what_staged_planes_cost_counts_as_by_hand() -> None:
     """Maxima of 2 x 2 on 64 x 512 planes of 8 x 8 floats: 7 rows of two vectors each."""
     ways = staged_ways("float32", (8, 8), kernel_shape=2)
-    one, two = (way for way in ways if way.tile.rows == 1 and way.tile.row)
+    lines_of_two = [way for way in ways if way.tile.rows == 1 and way.tile.row]
+    one, two = (way for way in lines_of_two if not way.mirrored)
     assert (one.results, two.results) == (False, True)
     planes, threads = 64 * 512, 64 * 512 * 7
     read, written = planes * 256, planes * 196
@@ -570,13 +579,15 @@ def test_what_staged_planes_cost_counts_as_by_hand() -> None:
     assert one.least_cost == pytest.approx(alone + copies * read + stores)
     sectors = 120 * written / 32
     assert two.least_cost == pytest.approx(two.instructions + copies * (read + written) + sectors)
-    for way in (one, two):
+    for way in lines_of_two:
+        mirrored = 2 * MIRROR * threads if way.mirrored else 0
+        assert way.instructions == (two if way.results else one).instructions + mirrored
         assert way.cost == pytest.approx(way.least_cost + 128 * way.turns)
         assert way.code > tile_cost.Estimate.of(way.problem, way.geometry, way.tile).code
 
 
 def test_of_staged_planes_a_short_kernel_is_taken_where_it_costs_nearly_as_little() -> None:
-    ways = staged_ways("float16", (20, 20), kernel_shape=13, pads=6)
+    ways = staged_ways("float16", (13, 13), kernel_shape=3, pads=1)
     fewest = min((way for way in ways if way.code <= rows.MOST_CODE), key=lambda way: way.cost)
     taken = rows_staged.cheapest(fewest.problem, fewest.geometry, 16)
     assert taken is not None
@@ -584,6 +595,37 @@ def test_of_staged_planes_a_short_kernel_is_taken_where_it_costs_nearly_as_littl
     assert fewest.cost < taken.cost <= NEARLY * fewest.cost
     with emulator.constants(NEARLY=1):
         assert rows_staged.cheapest(fewest.problem, fewest.geometry, 16) == fewest
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype", "size", "window", "mirrored"),
+    [
+        ("max", "float16", 20, {"kernel_shape": 13, "pads": 6}, 8),
+        ("average", "float16", 14, {"kernel_shape": 5, "pads": 2}, 16),
+        ("lp", "float16", 14, {"kernel_shape": 2, "strides": 2}, 16),
+        # An even thread's last line is the first one of the next, who reads it at the same time.
+        ("max", "float32", 12, {"kernel_shape": 2}, 1),
+    ],
+)
+def test_tiles_whose_lines_meet_in_banks_take_them_from_either_end(
+    op: str, dtype: str, size: int, window: dict[str, Any], mirrored: int
+) -> None:
+    problem = resolve(op, (64, 512, size, size), dtype, **window)
+    (launch,) = plan(problem).launches
+    assert (launch.kernel, launch.template[-1]) == ("rows_staged", str(mirrored))
+    geometry = Geometry.of(problem, contiguous(problem.shape))
+    ways = {way.launch().template: way for way in rows_staged._ways(problem, geometry, 16)}
+    taken, one_way = (ways[*launch.template[:-1], bit] for bit in (str(mirrored), "0"))
+    assert taken.turns < 0.8 * one_way.turns
+    with emulator.constants(MIRRORED=(0,)):
+        (other,) = plan(problem).launches
+    assert other.kernel != "rows_staged" or other.template[-1] == "0"
+
+
+def test_tiles_whose_codes_tell_lines_by_their_order_are_not_mirrored() -> None:
+    window = {"kernel_shape": 2, "strides": 2}
+    codes, values = (staged_ways("float16", (14, 14), return_indices=i, **window) for i in (1, 0))
+    assert {way.mirrored for way in codes} == {0} < {way.mirrored for way in values}
 
 
 @pytest.mark.parametrize(

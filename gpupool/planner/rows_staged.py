@@ -7,7 +7,7 @@ them and end behind, and a thread takes a row of outputs from there, or an equal
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -35,8 +35,8 @@ from gpupool.planner.launches import (
     Launch,
 )
 from gpupool.planner.parameters import boolean
-from gpupool.planner.tile import Tile
-from gpupool.planner.tile_cost import Estimate
+from gpupool.planner.tile import Tile, positions
+from gpupool.planner.tile_cost import Estimate, down_axis
 from gpupool.problem import PoolProblem
 from gpupool.window import Axis
 
@@ -46,6 +46,11 @@ PARTS = range(2, 9)
 ORDERS = False, True
 """Whether neighbouring threads of a volume take rows of neighbouring slices: what is tried."""
 
+MIRRORED = 0, 1, 2, 4, 8, 16
+"""The bit of a thread's number by which it takes its lines from the last to the first, or none:
+what is tried. Tiles of an even number of rows are that many lines apart. Of two that meet in a bank
+one reads an odd number of lines behind the other if it is mirrored, and they meet no more."""
+
 STAGED_BYTES = 160
 """Bytes of shared memory for each thread, at most: a multiprocessor has as much for two thirds of
 its threads."""
@@ -54,8 +59,9 @@ STAGED_CODE, STAGE, COPY = 60, 15, 4
 """Instructions that the copies to shared memory and back take to compile as long as, those of a
 thread, and those of each vector."""
 
-PART, SKEW = 26, 20
-"""Those of a thread more for a part of a row, and where not all blocks are whole."""
+PART, SKEW, MIRROR = 26, 20, 2.3
+"""Those of a thread more for a part of a row, where not all blocks are whole, and for each line
+where some threads take them from the last to the first."""
 
 PART_CODE, SKEW_CODE = 50, 90
 """What parts of rows take to compile as long as, and planes that begin anywhere in a vector."""
@@ -97,12 +103,30 @@ def _cheapest(ways: Iterable[Staged], most: float) -> Staged | None:
 
 
 def _ways(problem: PoolProblem, geometry: Geometry, alignment: int) -> Iterator[Staged]:
-    """Give tiles of each height, their results in shared memory or not, slices in either order."""
-    orders = ORDERS if len(geometry.dims) > 2 else (False,)
-    for tile, results in product(_tiles(problem, geometry, alignment), (False, True)):
-        planes = _planes_of_a_block(problem, geometry, tile, results)
-        for slices_first in orders if planes else ():
-            yield Staged(problem, geometry, tile, planes, results, slices_first)
+    """Give tiles of each height, their results in shared memory or not, in every order."""
+    slices_first = ORDERS if len(geometry.dims) > 2 else (False,)
+    for tile in _tiles(problem, geometry, alignment):
+        alone = Estimate.of(problem, geometry, tile)
+        orders = list(product(slices_first, _mirrored(problem, geometry, tile)))
+        for results in (False, True):
+            planes = _planes_of_a_block(problem, geometry, tile, results)
+            for order in orders if planes else ():
+                yield Staged(problem, geometry, tile, alone, planes, results, *order)
+
+
+def _mirrored(problem: PoolProblem, geometry: Geometry, tile: Tile) -> tuple[int, ...]:
+    """Return what is tried: of an odd number of lines mirrored tiles read the middle one together.
+
+    Mirrored ones must not hang over the last row, nor may codes tell lines by their order.
+    """
+    down = _down_axis(geometry)
+    lines = (tile.rows - 1) * down.stride + down.extent
+    may = lines % 2 == 0 and down.out % tile.rows == 0 and not problem.indices
+    return MIRRORED if may else (0,)
+
+
+def _down_axis(geometry: Geometry) -> Axis:
+    return down_axis(tuple(dim.axis for dim in geometry.dims))
 
 
 def _tiles(problem: PoolProblem, geometry: Geometry, alignment: int) -> Iterator[Tile]:
@@ -182,15 +206,17 @@ class Staged:
     problem: PoolProblem
     geometry: Geometry
     tile: Tile
+    alone: Estimate  # of the tile, as if it were not staged
     planes: int  # of a block
     results: bool  # whether these lie in shared memory, too, until the block copies them
     slices_first: bool  # whether neighbouring threads take rows of neighbouring slices
+    mirrored: int  # the bit of a thread's number by which it takes lines from the last on
 
     @cached_property
     def code(self) -> float:
         """Instructions that take as long to compile as the kernel."""
-        alone = Estimate.of(self.problem, self.geometry, self.tile).code + STAGED_CODE
-        return alone + PART_CODE * (not self.tile.row) + SKEW_CODE * (not self._aligned)
+        more = PART_CODE * (not self.tile.row) + SKEW_CODE * (not self._aligned)
+        return self.alone.code + STAGED_CODE + more
 
     @cached_property
     def cost(self) -> float:
@@ -209,10 +235,11 @@ class Staged:
     @cached_property
     def instructions(self) -> float:
         """Those of all threads."""
-        alone = rows.instructions(self.problem, self.geometry, self.tile)
         each = STAGE * self.results + PART * (not self.tile.row) + SKEW * (not self.whole)
+        lines = self.geometry.slices * len(self._lines) if self.mirrored else 0
         copies = COPY * self._vectors if self.results else 0
-        return alone + each * self.tile.threads(self.geometry) + copies
+        threads = self.tile.threads(self.geometry)
+        return self.alone.total + (each + MIRROR * lines) * threads + copies
 
     @property
     def _vectors(self) -> float:
@@ -229,6 +256,7 @@ class Staged:
         template = (
             *shared_by_both, load, store, str(self.planes), str(threads), str(each),
             boolean(self.whole), str(back if self.results else -1), boolean(self.slices_first),
+            str(self.mirrored),
         )  # fmt: skip
         return replace(
             alone, source="rows_staged.cu", kernel="rows_staged", template=template,
@@ -274,34 +302,47 @@ class Staged:
             taken += rows.warp_stores(self.geometry, self.tile) * _turns_of(writes, store)
         return taken
 
+    @property
+    def _lines(self) -> Collection[int]:
+        """The lines of a slice that a thread reads, from the first one on."""
+        return positions(_down_axis(self.geometry), self.tile.rows)
+
     def _places(self) -> tuple[Array, Array]:
-        """Return where each thread of a block reads and writes its first row, in bytes.
+        """Return where each thread of a block reads every line, and writes its first row, in bytes.
 
         Blocks that begin within a vector have the same places, shifted.
         """
-        *outer, inner = self.geometry.dims
+        tile, down, (*outer, inner) = self.tile, _down_axis(self.geometry), self.geometry.dims
+        plane, slice_, group, part, upwards = self._threads()
+        lines, first = np.array(sorted(self._lines))[:, None], group * tile.rows
+        line = first * down.stride - down.pad_begin + np.where(upwards, lines[-1] - lines, lines)
+        reads = np.clip(line, 0, down.size - 1) * inner.axis.size
+        reads += part * tile.outputs * inner.axis.stride
+        if tile.anywhere and not tile.row:
+            reads -= inner.axis.pad_begin
+        if len(outer) > 1:
+            reads += slice_ * outer[0].axis.stride * outer[0].step
+        row = slice_ * down.out + first + upwards * (tile.rows - 1)
+        writes = row * inner.axis.out + part * tile.outputs
+        read, written = self._bytes
+        reads = reads * self.problem.dtype.itemsize + plane * read + VECTOR_BYTES
+        return reads, writes * self.problem.out_dtype.itemsize + plane * written
+
+    def _threads(self) -> tuple[Array, ...]:
+        """Return plane, slice, row group and part of each thread, and which go from the last on."""
         parts, groups = self.tile.groups(self.geometry)
-        slices = prod(d.axis.out for d in outer[:-1])
+        slices = prod(dim.axis.out for dim in self.geometry.dims[:-2])
         order = (groups, slices) if self.slices_first else (slices, groups)
         threads = np.arange(self.planes * slices * groups * parts)
         plane, *both, part = np.unravel_index(threads, (self.planes, *order, parts))
         slice_, group = reversed(both) if self.slices_first else both
-        reads, writes = (plane * size for size in self._bytes)
-        step, result = self.problem.dtype.itemsize, self.problem.out_dtype.itemsize
-        before = 0 if self.tile.row or not self.tile.anywhere else inner.axis.pad_begin
-        reads = reads + VECTOR_BYTES - before * step
-        reads = reads + part * self.tile.outputs * inner.axis.stride * step
-        writes = writes + part * self.tile.outputs * result
-        result *= inner.axis.out
-        for dim, first in zip(reversed(outer), (group * self.tile.rows, slice_), strict=False):
-            reads = reads + first * dim.axis.stride * dim.step * step
-            writes = writes + first * result
-            result *= dim.axis.out
-        return reads, writes
+        return plane, slice_, group, part, (threads & self.mirrored) != 0
 
 
 def _turns_of(places: Array, width: int) -> float:
     """Return the turns of a warp, in the mean, whose threads read or write at such places."""
-    lanes = np.arange(-(-places.size // WARP) * WARP).reshape(-1, WARP)
-    at = np.resize(places, lanes.shape)
-    return float(turns(at, lanes < places.size, width).mean())
+    threads = places.shape[-1]
+    lanes = np.arange(-(-threads // WARP) * WARP).reshape(-1, WARP)
+    at = places[..., np.minimum(lanes, threads - 1)].reshape(-1, WARP)
+    there = np.resize(lanes < threads, at.shape)
+    return float(turns(at, there, width).mean())
