@@ -193,8 +193,8 @@ STRIPS = ((13, 1), (15, 2), (63, 1))
 
 STAGED = (
     ((3, 3), 2, 1, 7), ((3, 3), 2, 1, 14), ((13, 13), 1, 6, 20), ((3, 3, 3), 1, 1, 14),
-    ((5, 5), 1, 2, 7), ((5, 5), 1, 2, 13), ((5, 5), 1, 2, 19), ((3, 3, 3), 1, 1, 9),
-    ((3, 3), 1, 1, 35),
+    ((5, 5), 1, 2, 7), ((5, 5), 1, 2, 13), ((5, 5), 1, 2, 19), ((5, 5), 1, 2, 14),
+    ((3, 3, 3), 1, 1, 9), ((3, 3), 1, 1, 35),
 )  # fmt: skip
 """Windows, strides, pads and sizes of small planes, of which rows_staged.cu takes whole rows or
 parts of them. In shared memory odd ones of narrow elements begin anywhere."""

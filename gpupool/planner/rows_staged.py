@@ -59,9 +59,10 @@ STAGED_CODE, STAGE, COPY = 60, 15, 4
 """Instructions that the copies to shared memory and back take to compile as long as, those of a
 thread, and those of each vector."""
 
-PART, SKEW, MIRROR = 26, 20, 2.3
-"""Those of a thread more for a part of a row, where not all blocks are whole, and for each line
-where some threads take them from the last to the first."""
+PART, SKEW, ANYWHERE, MIRROR = 26, 20, 35, 2.3
+"""Those of a thread more for a part of a row, where not all blocks are whole, for a whole row where
+they begin anywhere in a vector, and for each line where some threads go from the last to the first.
+"""
 
 PART_CODE, SKEW_CODE = 50, 90
 """What parts of rows take to compile as long as, and planes that begin anywhere in a vector."""
@@ -79,7 +80,8 @@ def cheapest(
 ) -> Staged | None:  # fmt: skip
     """Return what costs least, if no more than ``most``, or nearly least and has a short kernel.
 
-    A long one must cost clearly less.
+    A long one must cost clearly less. Only short ones are compared mirrored, too, so that others
+    become no longer for it; then the chosen one takes its lines in the best order.
     """
     if alignment < VECTOR_BYTES or not adjoin(geometry) or not rows.serves(problem, geometry):
         return None
@@ -88,7 +90,8 @@ def cheapest(
     ways = list(_ways(problem, geometry, alignment))
     short = _cheapest((way for way in ways if way.code <= rows.MOST_CODE), most)
     long = (way for way in ways if rows.MOST_CODE < way.code <= LONG_CODE)
-    return _cheapest(long, short.cost / AHEAD if short else most) or short
+    chosen = _cheapest(long, short.cost / AHEAD if short else most) or short
+    return min(chosen.mirrors(), key=attrgetter("cost")) if chosen else None
 
 
 def _cheapest(ways: Iterable[Staged], most: float) -> Staged | None:
@@ -103,26 +106,18 @@ def _cheapest(ways: Iterable[Staged], most: float) -> Staged | None:
 
 
 def _ways(problem: PoolProblem, geometry: Geometry, alignment: int) -> Iterator[Staged]:
-    """Give tiles of each height, their results in shared memory or not, in every order."""
-    slices_first = ORDERS if len(geometry.dims) > 2 else (False,)
+    """Give tiles of each height, their results in shared memory or not, slices in either order.
+
+    Of short kernels their lines in each order, too.
+    """
+    orders = ORDERS if len(geometry.dims) > 2 else (False,)
     for tile in _tiles(problem, geometry, alignment):
         alone = Estimate.of(problem, geometry, tile)
-        orders = list(product(slices_first, _mirrored(problem, geometry, tile)))
         for results in (False, True):
             planes = _planes_of_a_block(problem, geometry, tile, results)
-            for order in orders if planes else ():
-                yield Staged(problem, geometry, tile, alone, planes, results, *order)
-
-
-def _mirrored(problem: PoolProblem, geometry: Geometry, tile: Tile) -> tuple[int, ...]:
-    """Return what is tried: of an odd number of lines mirrored tiles read the middle one together.
-
-    Mirrored ones must not hang over the last row, nor may codes tell lines by their order.
-    """
-    down = _down_axis(geometry)
-    lines = (tile.rows - 1) * down.stride + down.extent
-    may = lines % 2 == 0 and down.out % tile.rows == 0 and not problem.indices
-    return MIRRORED if may else (0,)
+            for slices_first in orders if planes else ():
+                way = Staged(problem, geometry, tile, alone, planes, results, slices_first)
+                yield from way.mirrors() if way.code <= rows.SHORT_CODE else (way,)
 
 
 def _down_axis(geometry: Geometry) -> Axis:
@@ -210,7 +205,19 @@ class Staged:
     planes: int  # of a block
     results: bool  # whether these lie in shared memory, too, until the block copies them
     slices_first: bool  # whether neighbouring threads take rows of neighbouring slices
-    mirrored: int  # the bit of a thread's number by which it takes lines from the last on
+    mirrored: int = 0  # the bit of a thread's number by which it takes lines from the last on
+
+    def mirrors(self) -> Iterator[Staged]:
+        """Give the same tiles with their lines in each order that is tried.
+
+        Of an odd number of lines mirrored tiles would read the middle one together. They must not
+        hang over the last row, nor may codes tell lines by their order.
+        """
+        down = _down_axis(self.geometry)
+        lines = (self.tile.rows - 1) * down.stride + down.extent
+        whole = down.out % self.tile.rows == 0
+        for bit in MIRRORED if whole and lines % 2 == 0 and not self.problem.indices else (0,):
+            yield replace(self, mirrored=bit)
 
     @cached_property
     def code(self) -> float:
@@ -236,6 +243,7 @@ class Staged:
     def instructions(self) -> float:
         """Those of all threads."""
         each = STAGE * self.results + PART * (not self.tile.row) + SKEW * (not self.whole)
+        each += ANYWHERE * (self.tile.row > 0 and not self._aligned)
         lines = self.geometry.slices * len(self._lines) if self.mirrored else 0
         copies = COPY * self._vectors if self.results else 0
         threads = self.tile.threads(self.geometry)
