@@ -227,7 +227,8 @@ struct Block {
     __device__ const Axis<int>& outer() const { return w.axis[Outer]; }
     __device__ int row_step() const { return Staged && Row ? Row : outer().step; }
     // Mirrored threads go from the last line, and the last row of outputs, which must be there, to the first.
-    static_assert(!Mirrored || (Axes > 1 && !Op::indices), "codes tell lines by their order");
+    static_assert(!Mirrored || Axes > 1, "rows of one axis have a line each");
+    static_assert(!Mirrored || !Op::indices, "codes tell lines by their order");
     __device__ static bool upwards() { return (threadIdx.x & Mirrored) != 0; }
     __device__ static int down() { return upwards() ? -1 : 1; }
     __device__ static int row_of(int r) { return upwards() ? Height - 1 - r : r; }
@@ -390,7 +391,7 @@ struct Block {
         reduce_row(line, windows);
     }
 
-    // Hands the input rows of slice t, from where the window begins, to every output row above them.
+    // Hands the input rows of slice t under the tile, in their order, to every output row above them.
     __device__ void load_slice(Columns& columns, Parts from, int t) const {
         Layer layers[Depth];
         int row = first_row() + (upwards() ? Depth - 1 : 0);

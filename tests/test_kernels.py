@@ -53,10 +53,10 @@ STAGED: dict[str, Any] = {
     "ENOUGH": 0,
     "AHEAD": 1e-9,
     "STAGED_BYTES": 10**9,
-    "MIRRORED": (0,),
+    "MIRROR_BITS": (0,),
     "cost": lambda *_: math.inf,
 } | NO_BOUND
-IN_SHARED_MEMORY = {"SECTOR": 10**9, "MIRRORED": (1,)}
+IN_SHARED_MEMORY = {"SECTOR": 10**9, "MIRROR_BITS": (1,)}
 KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     "auto": ("auto", {}),
     "window": ("window", {}),
@@ -90,13 +90,21 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
 
 PARTS = {"TILE_ROW": 0, "ORDERS": (False,)}
 SKEWED = {"_aligned": lambda *_: False, "_filled": lambda _: 1}
+TWO_ROWS = {"row_counts": lambda dims: [min(2, len(dims))], "MIRROR_BITS": (2,)}
 STAGED_WAYS = {
-    "rows anywhere in vectors": ("rows_staged", STAGED | IN_SHARED_MEMORY | SKEWED),
+    "rows anywhere in vectors": (
+        "rows_staged",
+        STAGED | IN_SHARED_MEMORY | SKEWED | {"MIRROR_BITS": (0,)},
+    ),
+    "two rows from either end": ("rows_staged", STAGED | TWO_ROWS),
     "parts of rows": ("rows_staged", STAGED | PARTS | {"STAGE": 10**9}),
-    "parts in shared memory": ("rows_staged", STAGED | PARTS | IN_SHARED_MEMORY),
+    "parts in shared memory": (
+        "rows_staged",
+        STAGED | PARTS | IN_SHARED_MEMORY | {"MIRROR_BITS": (4,)},
+    ),
     "parts anywhere in vectors": ("rows_staged", STAGED | PARTS | IN_SHARED_MEMORY | SKEWED),
 }
-"""More ways to stage planes: of rows in parts, and that begin anywhere in a vector."""
+"""More ways to stage planes: rows in parts or in pairs, and that begin anywhere in a vector."""
 
 PLANE_WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "plane_parts": ("plane", {"FILL": 1, "PART_LOADS": 1}),
@@ -803,8 +811,8 @@ def staged_rows(function: str, dtype: str) -> list[Configuration]:
 def _staged_parts(function: str, dtype: str) -> Iterator[tuple[Case, str]]:
     """Blocks that begin anywhere in a vector, and parts of rows: inside, and over both ends.
 
-    Of rows that begin anywhere, of such that begin with words, and of volumes. Volumes and parts
-    whose threads go from either end, too.
+    Of rows that begin anywhere, of such that begin with words, and of volumes. Threads that go
+    from either end of the rows, of volumes and of parts.
     """
     window = {"kernel_shape": 3, "pads": 1}
     for shape, arguments, way in (
@@ -819,6 +827,7 @@ def _staged_parts(function: str, dtype: str) -> Iterator[tuple[Case, str]]:
         ((5, 33, 21), {"kernel_shape": 5, "strides": 3, "pads": (1, 2)}, "parts of rows"),
         ((1, 48, 8, 19), {"kernel_shape": (2, 3), "strides": 2}, "parts in shared memory"),
         ((2, 9, 3, 6, 7), {"kernel_shape": 2}, "rows in shared memory"),
+        ((1, 48, 8, 8), window, "two rows from either end"),
     ):
         x = with_a_few_nan(dtype, shape)
         yield Case(function, (x,), arguments), way
@@ -835,7 +844,9 @@ def test_rows_of_staged_planes_equal_the_oracle(function, dtype):
     results = {(template[-4], int(template[-3]) >= 0) for template in staged}
     assert results == set(product(("false", "true"), (False, True))), "whole blocks or not"
     assert {template[-2] for template in staged} == {"false", "true"}, "slices first"
-    assert {template[-1] for template in staged} == {"0", "1"}, "from the last line to the first"
+    assert {template[-1] for template in staged} == {"0", "1", "2", "4"}, "from either end"
+    at_edges = {one[8] for one in staged if one[-1] == "2" and one[5] != "nowhere"}
+    assert at_edges == {"2"}, "rows of a tile"
     parts = [template for template in staged if template[4] == "0"]
     assert {template[-4] for template in parts} == {"false", "true"}, "planes begin anywhere"
     lines = {

@@ -42,7 +42,7 @@ from gpupool.planner import (
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import AHEAD, FILL, NEARLY, SECTOR_BYTES, SHARED_BYTES, WARP
 from gpupool.planner.parameters import PAIRED_TAPS, boolean, divisor
-from gpupool.planner.rows_staged import COPY, MIRROR, MIRRORED, STAGE, STAGED_BYTES
+from gpupool.planner.rows_staged import COPY, MIRROR_BITS, MIRRORED_LINE, STAGE, STAGED_BYTES
 from gpupool.planner.separable import CHUNK, PITCH
 from gpupool.planner.specialised import MAX_STRIDE, SPECIALISED_TAPS
 from gpupool.planner.tile import Tile, positions
@@ -522,8 +522,8 @@ def test_turns_of_staged_rows_count_as_threads_of_the_kernel_read_and_write(
         down = problem.window[-2] if len(out) > 1 else Axis(1, 1, 1, 1, 0, 0, 1)
         lines = (tile.rows - 1) * down.stride + down.kernel
         even = lines % 2 == 0 and groups * tile.rows == down.out
-        assert {of.mirrored for of in ways if of.tile == tile} == set(MIRRORED if even else (0,))
-        reads, writes = list[list[int]](), list[int]()
+        assert {of.mirrored for of in ways if of.tile == tile} == set(MIRROR_BITS if even else (0,))
+        reads, writes = list[list[int]](), list[list[int]]()
         for thread in range(way.planes * groups * slices * parts):
             rest, part = divmod(thread, parts)
             if way.slices_first:
@@ -532,12 +532,9 @@ def test_turns_of_staged_rows_count_as_threads_of_the_kernel_read_and_write(
             else:
                 rest, group = divmod(rest, groups)
                 plane, slice_ = divmod(rest, slices)
-            mirrored = bool(thread & way.mirrored)
-            row = (group + mirrored) * tile.rows - mirrored
-            first, rows_down = group * tile.rows * down.stride - down.pad_begin, range(lines)
-            order = rows_down[::-1] if mirrored else rows_down
-            at = plane * prod(spatial)
-            to = plane * prod(out) + row * out[-1]
+            step = -1 if thread & way.mirrored else 1
+            first = group * tile.rows * down.stride - down.pad_begin
+            at, to = plane * prod(spatial), plane * prod(out)
             if len(out) > 2:
                 at += slice_ * problem.window[0].stride * prod(spatial[1:])
                 to += slice_ * prod(out[1:])
@@ -545,15 +542,19 @@ def test_turns_of_staged_rows_count_as_threads_of_the_kernel_read_and_write(
             if tile.anywhere and not tile.row:
                 at -= problem.window[-1].pad_begin
             to += part * tile.outputs
-            nearest = [min(max(first + line, 0), down.size - 1) for line in order]
+            nearest = [min(max(first + line, 0), down.size - 1) for line in range(lines)[::step]]
             places = [(at + line * spatial[-1]) * itemsize for line in nearest]
             reads.append([place // 4 * 4 if tile.anywhere else place for place in places])
-            writes.append(to * itemsize)
+            results = [min(group * tile.rows + r, down.out - 1) for r in range(tile.rows)[::step]]
+            writes.append([(to + row * out[-1]) * itemsize for row in results])
         warps = range(0, len(reads), WARP)
         load, store = 4 if tile.anywhere else tile.load * itemsize, tile.store * itemsize
         read, written = (
             fmean(most_of_a_bank(of[i : i + WARP], width) for of in each for i in warps)
-            for each, width in ((list(zip(*reads, strict=True)), load), ([writes], store))
+            for each, width in (
+                (np.transpose(reads).tolist(), load),
+                (np.transpose(writes).tolist(), store),
+            )
         )
         loads = rows.warp_loads(problem, way.geometry, tile)
         stores = rows.warp_stores(way.geometry, tile) if way.results else 0
@@ -576,13 +577,16 @@ def test_what_staged_planes_cost_counts_as_by_hand() -> None:
     # A line of 128 bytes, and a turn for as many.
     copies = (64 + 128) / 128
     stores = rows.store_cost(one.problem, one.geometry, one.tile)
-    assert one.least_cost == pytest.approx(alone + copies * read + stores)
+    loads, kept = 128 * threads / WARP * 4, 128 * threads / WARP * 7  # in a turn each
+    assert one.least_cost == pytest.approx(alone + copies * read + loads + stores)
     sectors = 120 * written / 32
-    assert two.least_cost == pytest.approx(two.instructions + copies * (read + written) + sectors)
+    served = copies * (read + written) + loads + kept + sectors
+    assert two.least_cost == pytest.approx(two.instructions + served)
     for way in lines_of_two:
-        mirrored = 2 * MIRROR * threads if way.mirrored else 0
+        mirrored = 2 * MIRRORED_LINE * threads if way.mirrored else 0
         assert way.instructions == (two if way.results else one).instructions + mirrored
-        assert way.cost == pytest.approx(way.least_cost + 128 * way.turns)
+        served = loads + kept * way.results
+        assert way.cost == pytest.approx(way.least_cost + 128 * way.turns - served)
         assert way.code > tile_cost.Estimate.of(way.problem, way.geometry, way.tile).code
 
 
@@ -605,6 +609,8 @@ def test_of_staged_planes_a_short_kernel_is_taken_where_it_costs_nearly_as_littl
         ("lp", "float16", 14, {"kernel_shape": 2, "strides": 2}, 16),
         # An even thread's last line is the first one of the next, who reads it at the same time.
         ("max", "float32", 12, {"kernel_shape": 2}, 1),
+        # A long kernel, chosen for itself.
+        ("max", "int8", 20, {"kernel_shape": 9, "pads": 4}, 16),
     ],
 )
 def test_tiles_whose_lines_meet_in_banks_take_them_from_either_end(
@@ -613,13 +619,30 @@ def test_tiles_whose_lines_meet_in_banks_take_them_from_either_end(
     problem = resolve(op, (64, 512, size, size), dtype, **window)
     (launch,) = plan(problem).launches
     assert (launch.kernel, launch.template[-1]) == ("rows_staged", str(mirrored))
-    geometry = Geometry.of(problem, contiguous(problem.shape))
-    ways = {way.launch().template: way for way in rows_staged._ways(problem, geometry, 16)}
-    taken, one_way = (ways[*launch.template[:-1], bit] for bit in (str(mirrored), "0"))
-    assert taken.turns < 0.8 * one_way.turns
-    with emulator.constants(MIRRORED=(0,)):
-        (other,) = plan(problem).launches
-    assert other.kernel != "rows_staged" or other.template[-1] == "0"
+    cheapest = partial(
+        rows_staged.cheapest, problem, Geometry.of(problem, contiguous(problem.shape)), 16
+    )
+    taken = cheapest()
+    with emulator.constants(MIRROR_BITS=(0,)):
+        best_of_others = cheapest()
+    assert taken is not None
+    assert best_of_others is not None
+    assert taken.launch().template == launch.template
+    assert taken.cost < best_of_others.cost
+    assert taken.turns < 0.8 * dataclasses.replace(taken, mirrored=0).turns
+
+
+def test_no_tile_is_longer_for_being_mirrored() -> None:
+    """Two rows, mirrored, would cost clearly less than one, but compile for longer than 100 ms."""
+    problem = resolve("max", (64, 512, 20, 20), "float16", kernel_shape=13, pads=6)
+    (launch,) = plan(problem).launches
+    assert (launch.kernel, launch.template[8], launch.template[-1]) == ("rows_staged", "1", "0")
+    ways = staged_ways("float16", (20, 20), kernel_shape=13, pads=6)
+    (taken,) = (way for way in ways if way.launch().template == launch.template)
+    two = min((way for way in ways if way.tile.rows == 2), key=lambda way: way.cost)
+    assert two.mirrored
+    assert AHEAD * two.cost < taken.cost
+    assert taken.code <= rows.SHORT_CODE < two.code
 
 
 def test_tiles_whose_codes_tell_lines_by_their_order_are_not_mirrored() -> None:

@@ -46,10 +46,10 @@ PARTS = range(2, 9)
 ORDERS = False, True
 """Whether neighbouring threads of a volume take rows of neighbouring slices: what is tried."""
 
-MIRRORED = 0, 1, 2, 4, 8, 16
+MIRROR_BITS = 0, 1, 2, 4, 8, 16
 """The bit of a thread's number by which it takes its lines from the last to the first, or none:
-what is tried. Tiles of an even number of rows are that many lines apart. Of two that meet in a bank
-one reads an odd number of lines behind the other if it is mirrored, and they meet no more."""
+what is tried. Of an even number of lines two threads that meet in a bank read an odd number apart
+if one of them is mirrored, and mostly meet no more."""
 
 STAGED_BYTES = 160
 """Bytes of shared memory for each thread, at most: a multiprocessor has as much for two thirds of
@@ -59,7 +59,7 @@ STAGED_CODE, STAGE, COPY = 60, 15, 4
 """Instructions that the copies to shared memory and back take to compile as long as, those of a
 thread, and those of each vector."""
 
-PART, SKEW, ANYWHERE, MIRROR = 26, 20, 35, 2.3
+PART, RAGGED, SKEW, MIRRORED_LINE = 26, 20, 35, 2.3
 """Those of a thread more for a part of a row, where not all blocks are whole, for a whole row where
 they begin anywhere in a vector, and for each line where some threads go from the last to the first.
 """
@@ -80,8 +80,8 @@ def cheapest(
 ) -> Staged | None:  # fmt: skip
     """Return what costs least, if no more than ``most``, or nearly least and has a short kernel.
 
-    A long one must cost clearly less. Only short ones are compared mirrored, too, so that others
-    become no longer for it; then the chosen one takes its lines in the best order.
+    A long one must cost clearly less. Only short ones are compared mirrored, too, so that no longer
+    tile is chosen for it; then the chosen one takes its lines in the best order.
     """
     if alignment < VECTOR_BYTES or not adjoin(geometry) or not rows.serves(problem, geometry):
         return None
@@ -216,7 +216,7 @@ class Staged:
         down = _down_axis(self.geometry)
         lines = (self.tile.rows - 1) * down.stride + down.extent
         whole = down.out % self.tile.rows == 0
-        for bit in MIRRORED if whole and lines % 2 == 0 and not self.problem.indices else (0,):
+        for bit in MIRROR_BITS if whole and lines % 2 == 0 and not self.problem.indices else (0,):
             yield replace(self, mirrored=bit)
 
     @cached_property
@@ -228,26 +228,27 @@ class Staged:
     @cached_property
     def cost(self) -> float:
         """Instructions, and those that would issue while all else is served."""
-        return self.least_cost + TURN * self.turns
+        return self.least_cost + TURN * (self.turns - sum(self._accesses))
 
     @cached_property
     def least_cost(self) -> float:
-        """The cost but for turns of rows and results in shared memory."""
-        copies = (LOOKUP + TURN) * self._vectors * VECTOR_BYTES / LINE_BYTES
+        """The cost if shared memory served every access in a turn."""
+        cost = self.instructions + TURN * sum(self._accesses)
+        cost += (LOOKUP + TURN) * self._vectors * VECTOR_BYTES / LINE_BYTES
         if self.results:
             written = self.geometry.planes * _result_bytes(self.problem, self.geometry)
-            return self.instructions + copies + SECTOR * written / SECTOR_BYTES
-        return self.instructions + copies + rows.store_cost(self.problem, self.geometry, self.tile)
+            return cost + SECTOR * written / SECTOR_BYTES
+        return cost + rows.store_cost(self.problem, self.geometry, self.tile)
 
     @cached_property
     def instructions(self) -> float:
         """Those of all threads."""
-        each = STAGE * self.results + PART * (not self.tile.row) + SKEW * (not self.whole)
-        each += ANYWHERE * (self.tile.row > 0 and not self._aligned)
+        each = STAGE * self.results + PART * (not self.tile.row) + RAGGED * (not self.whole)
+        each += SKEW * (self.tile.row > 0 and not self._aligned)
         lines = self.geometry.slices * len(self._lines) if self.mirrored else 0
         copies = COPY * self._vectors if self.results else 0
         threads = self.tile.threads(self.geometry)
-        return self.alone.total + (each + MIRROR * lines) * threads + copies
+        return self.alone.total + (each + MIRRORED_LINE * lines) * threads + copies
 
     @property
     def _vectors(self) -> float:
@@ -302,13 +303,18 @@ class Staged:
         """Turns of shared memory in which threads read rows, and write results that lie there."""
         itemsize = self.problem.dtype.itemsize
         load = WORD_BYTES if self.tile.anywhere else self.tile.load * itemsize
-        reads, writes = self._places()
-        loads = rows.warp_loads(self.problem, self.geometry, self.tile)
+        (reads, writes), (loads, stores) = self._places(), self._accesses
         taken = loads * _turns_of(reads // load * load, load)
-        if self.results:
+        if stores:
             store = self.tile.store * self.problem.out_dtype.itemsize
-            taken += rows.warp_stores(self.geometry, self.tile) * _turns_of(writes, store)
+            taken += stores * _turns_of(writes, store)
         return taken
+
+    @cached_property
+    def _accesses(self) -> tuple[float, float]:
+        """Loads of rows, and stores of results that lie in shared memory, of all warps."""
+        loads = rows.warp_loads(self.problem, self.geometry, self.tile)
+        return loads, rows.warp_stores(self.geometry, self.tile) if self.results else 0
 
     @property
     def _lines(self) -> Collection[int]:
@@ -316,21 +322,23 @@ class Staged:
         return positions(_down_axis(self.geometry), self.tile.rows)
 
     def _places(self) -> tuple[Array, Array]:
-        """Return where each thread of a block reads every line, and writes its first row, in bytes.
+        """Return where each thread of a block reads every line, and writes every row, in bytes.
 
         Blocks that begin within a vector have the same places, shifted.
         """
         tile, down, (*outer, inner) = self.tile, _down_axis(self.geometry), self.geometry.dims
         plane, slice_, group, part, upwards = self._threads()
-        lines, first = np.array(sorted(self._lines))[:, None], group * tile.rows
-        line = first * down.stride - down.pad_begin + np.where(upwards, lines[-1] - lines, lines)
+        lines, rows_down = np.array(sorted(self._lines))[:, None], np.arange(tile.rows)[:, None]
+        line = group * tile.rows * down.stride - down.pad_begin
+        line = line + np.where(upwards, lines[-1] - lines, lines)
         reads = np.clip(line, 0, down.size - 1) * inner.axis.size
         reads += part * tile.outputs * inner.axis.stride
         if tile.anywhere and not tile.row:
             reads -= inner.axis.pad_begin
         if len(outer) > 1:
             reads += slice_ * outer[0].axis.stride * outer[0].step
-        row = slice_ * down.out + first + upwards * (tile.rows - 1)
+        row = group * tile.rows + np.where(upwards, rows_down[-1] - rows_down, rows_down)
+        row = slice_ * down.out + np.minimum(row, down.out - 1)
         writes = row * inner.axis.out + part * tile.outputs
         read, written = self._bytes
         reads = reads * self.problem.dtype.itemsize + plane * read + VECTOR_BYTES
