@@ -11,7 +11,7 @@
 // neighbouring slices, which meet in a bank less often. Mirrored: threads whose number has this bit take lines
 // and rows of outputs from the last to the first, for the same reason; 0: none does.
 // Counted cost in instructions per output of 3 x 3 in planes of 28, 20, 14, 10 and 7 rows as long, stride 1:
-// maxima 6 to 22, of double 28 to 30; means 14 to 30, of double 36; second norms 17 to 33, of double 49; with
+// maxima 6 to 18, of double 28 to 30; means 14 to 30, of double 36; second norms 17 to 33, of double 49; with
 // Indices 43 to 71. Maxima of Half of 13 x 13 in planes of 20 x 20 15.
 #include "rows.cuh"
 

@@ -213,9 +213,8 @@ class Staged:
         Of an odd number of lines mirrored tiles would read the middle one together. They must not
         hang over the last row, nor may codes tell lines by their order.
         """
-        down = _down_axis(self.geometry)
-        lines = (self.tile.rows - 1) * down.stride + down.extent
-        whole = down.out % self.tile.rows == 0
+        lines = max(self._lines) + 1
+        whole = _down_axis(self.geometry).out % self.tile.rows == 0
         for bit in MIRROR_BITS if whole and lines % 2 == 0 and not self.problem.indices else (0,):
             yield replace(self, mirrored=bit)
 
