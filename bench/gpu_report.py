@@ -64,6 +64,8 @@ SMALL = (
      "shape": [1, 300, 300, 16]},
     {"id": "S14", "op": "average", "dtype": "float16", "shape": [9, 256, 35, 35], "kernel": 3,
      "pads": 1},
+    {"id": "S15", "op": "max", "dtype": "float32", "shape": [20, 512, 13, 13], "kernel": 5,
+     "pads": 2},
 )  # fmt: skip
 """Cases that a sanitizer gets through in seconds: every kernel that pools by windows, and parts of
 rows."""

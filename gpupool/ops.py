@@ -367,10 +367,11 @@ def plan(
     prints as the kernels it launches and is called as ``plan(x, out=...)``, max_unpool's and the
     RoI operators' with their other inputs after x. For measuring, ``kernel`` asks for "window",
     "specialised" (the same, the window compiled in), "rows", "rows_staged" (the same, of small
-    planes in shared memory), "plane", "plane_staged" (likewise), "channels", "strips",
-    "separable_vectors" or "separable" instead of the fastest; on arrays that it does not serve,
-    such as views of every second column, another one computes. Raises as the function would, and
-    GpupoolValueError where that kernel does not serve C-contiguous arrays.
+    planes in shared memory), "separable_staged" (maxima of such planes, down their columns and then
+    along their rows), "plane", "plane_staged" (the same, of small planes in shared memory),
+    "channels", "strips", "separable_vectors" or "separable" instead of the fastest; on arrays that
+    it does not serve, such as views of every second column, another one computes. Raises as the
+    function would, and GpupoolValueError where that kernel does not serve C-contiguous arrays.
 
     >>> plan("GlobalAveragePool", (256, 2048, 7, 7), "float32")
     Plan(GlobalAveragePool float32 (256, 2048, 7, 7) -> (256, 2048, 1, 1)

@@ -41,7 +41,11 @@ template <class T> __device__ inline Shared<T> pinned(Shared<T> from) {
 // Volatile, so that none is moved in front of what writes there, or of a barrier behind it.
 template <int Bytes, class T> __device__ inline void load_shared(const Shared<T>& from, unsigned* word) {
 #ifdef __CUDA_ARCH__
-    if constexpr (Bytes == 4) {
+    if constexpr (Bytes == 1) {
+        asm volatile("ld.shared.u8 %0, [%1];" : "=r"(word[0]) : "r"(from.address));
+    } else if constexpr (Bytes == 2) {
+        asm volatile("ld.shared.u16 %0, [%1];" : "=r"(word[0]) : "r"(from.address));
+    } else if constexpr (Bytes == 4) {
         asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word[0]) : "r"(from.address));
     } else if constexpr (Bytes == 8) {
         asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"

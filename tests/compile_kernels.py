@@ -197,7 +197,8 @@ STAGED = (
     ((3, 3, 3), 1, 1, 9), ((3, 3), 1, 1, 35),
 )  # fmt: skip
 """Windows, strides, pads and sizes of small planes, of which rows_staged.cu takes whole rows or
-parts of them. In shared memory odd ones of narrow elements begin anywhere."""
+parts of them, and separable_staged.cu maxima. In shared memory odd rows of narrow elements begin
+anywhere."""
 
 MANY = 2**15
 """Channels whose small planes fill a large card."""
@@ -240,8 +241,11 @@ def _wide_rows(among: Iterable[Reduction]) -> Iterator[Problem]:
 def _staged(among: Iterable[Reduction]) -> Iterator[Plan]:
     for kernel, stride, pads, size in STAGED:
         axes = len(kernel)
-        plans = map(_plan, _pools(among, MANY, kernel, [stride] * axes, [size] * axes, pads))
-        yield from (one for one in plans if one.launches[0].kernel == "rows_staged")
+        for problem in _pools(among, MANY, kernel, [stride] * axes, [size] * axes, pads):
+            if (chosen := _plan(problem)).kernel in planner.STAGED:
+                yield chosen
+            if chosen.kernel == "separable_staged":
+                yield from _plans_of("rows_staged", [problem])
 
 
 def _plans_of(kernel: str, problems: Iterable[Problem]) -> Iterator[Plan]:
@@ -277,7 +281,10 @@ class Kernel:
     @property
     def specialised(self) -> bool:
         """Whether the window is compiled in."""
-        tiled = r"rows<|rows_staged<|strips<|separable_vectors<|separable<.* (9|\d\d+)(, \w+){3}>$"
+        tiled = (
+            r"rows(_staged)?<|strips<|separable_(staged|vectors)<"
+            r"|separable<.* (9|\d\d+)(, \w+){3}>$"
+        )
         known = rf"{tiled}|window<.*Sizes<[1-9]"
         return bool(re.match(known, self.expression))
 

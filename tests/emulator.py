@@ -44,6 +44,9 @@ PLANNER = [planner, *(getattr(planner, module.name) for module in iter_modules(p
 WIDE = {"INT32_MAX": 0, "byte_sum_dtype": lambda _count: np.dtype(np.int64)}
 """What of gpupool.planner makes every index and every sum of bytes 64 bits wide."""
 
+ROWS_ALONE = {"STAGED": {"rows_staged": planner.rows_staged.cheapest}}
+"""What leaves columns of staged planes to no kernel."""
+
 GUARD = 2**14
 """Bytes around an output of the checked build that belong to no array."""
 

@@ -31,11 +31,12 @@ from gpupool import launch, oracle, planner
 from gpupool.dtypes import BFLOAT16, DTYPES, FLOAT16
 from gpupool.jit import kernel_folder
 from gpupool.opset import OPERATORS
-from gpupool.planner import THREADS, Plan, roi, rows, separable, specialised
+from gpupool.planner import THREADS, Plan, roi, rows, separable, separable_staged, specialised
 from gpupool.planner.launches import SHARED_BYTES
 from gpupool.planner.parameters import window_dtype
 from gpupool.planner.plane import PART_LOADS
 from gpupool.problem import resolve
+from gpupool.window import Axis
 from tests import emulator, reference, strategies
 from tests.combinations import PALETTES, combinations
 from tests.compile_kernels import entries
@@ -68,6 +69,7 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "staged rows": ("rows_staged", STAGED | {"STAGE": 10**9, "ORDERS": (False,)}),
     "rows in shared memory": ("rows_staged", STAGED | IN_SHARED_MEMORY | {"ORDERS": (True,)}),
+    "separable_staged": ("separable_staged", STAGED),
     "plane": ("plane", {}),
     "few workers": ("plane", {"FILL": 1}),
     "plane_staged": ("plane_staged", {}),
@@ -89,7 +91,7 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
 """Ways to plan a pooling: the kernel asked for, and constants that make it serve small problems."""
 
 PARTS = {"TILE_ROW": 0, "ORDERS": (False,)}
-SKEWED = {"_aligned": lambda *_: False, "_filled": lambda _: 1}
+SKEWED = {"whole_vectors": lambda *_: False, "_filled": lambda _: 1}
 TWO_ROWS = {"row_counts": lambda dims: [min(2, len(dims))], "MIRROR_BITS": (2,)}
 STAGED_WAYS = {
     "rows anywhere in vectors": (
@@ -114,7 +116,7 @@ PLANE_WAYS: dict[str, tuple[str, dict[str, Any]]] = {
 
 WAYS = KERNELS | STAGED_WAYS | PLANE_WAYS
 
-SEPARABLE = [name for name in KERNELS if KERNELS[name][0].startswith("separable")]
+SEPARABLE = [name for name in KERNELS if KERNELS[name][0] in ("separable", "separable_vectors")]
 STRIPS = [name for name in KERNELS if KERNELS[name][0] == "strips"]
 FUSED = SEPARABLE + STRIPS
 """Those that make sums again."""
@@ -329,6 +331,13 @@ def adjoining_planes(case: Case) -> Case:
     return changed(case, strategies.offset(x, 0), plain)
 
 
+def maxima_of_small_planes(case: Case) -> Case:
+    """Return a maximum of planes that adjoin, whose taps do, too."""
+    planes = adjoining_planes(case)
+    plain = {"dilations": None, "return_indices": False, "storage_order": 0}
+    return changed(planes, planes.arrays[0], plain)
+
+
 def channels_first(case: Case) -> np.ndarray[Any, Any]:
     """Return the memory of a call as if its channels came first."""
     last = case.arguments["channels_last"]
@@ -381,6 +390,7 @@ def of_one_window(spatial: tuple[int, ...]) -> dict[str, Any]:
 MAKE: dict[str, Callable[[Case], Case]] = {
     "channels": whole_images,
     "rows_staged": adjoining_planes,
+    "separable_staged": maxima_of_small_planes,
     "plane_staged": whole_planes,
     "plane_parts": long_planes,
     "channels_parts": long_images,
@@ -857,6 +867,76 @@ def test_rows_of_staged_planes_equal_the_oracle(function, dtype):
     assert all(launch.shared <= SHARED_BYTES for launch in launches)
     for configuration in found:
         assert_configuration_right(configuration, build="checked")
+
+
+def columns_and_rows(dtype: str) -> list[Configuration]:
+    """Maxima in whole blocks and others, of windows over every edge and apart.
+
+    Columns, rows of results and columns of them are of odd numbers, too, and so are the planes of
+    the last block. Results are fewer than elements, or as many.
+    """
+    found = []
+    for shape, window in (
+        ((1, 40, 20, 20), {"kernel_shape": 13, "pads": 6}),
+        ((3, 32, 12, 8), {"kernel_shape": (5, 3), "strides": (2, 1), "pads": (2, 1, 2, 0)}),
+        ((5, 16, 9, 14), {"kernel_shape": (4, 2), "strides": (1, 3), "pads": (3, 0, 0, 1)}),
+        ((2, 48, 6, 8), {"kernel_shape": (9, 13), "pads": (4, 6, 4, 6)}),
+        ((3, 24, 11, 16), {"kernel_shape": 3, "strides": 2, "ceil_mode": True}),
+        ((1, 43, 10, 10), {"kernel_shape": (2, 5), "pads": (1, 2, 0, 1)}),
+        ((1, 43, 13, 13), {"kernel_shape": 5, "pads": 2}),
+        ((2, 32, 8, 9), {"kernel_shape": (3, 2), "strides": 2, "pads": (1, 0, 0, 0)}),
+    ):
+        case = Case("max_pool", (with_a_few_nan(dtype, shape),), window)
+        found.append(Configuration(case, "separable_staged"))
+    return found
+
+
+@pytest.mark.parametrize("dtype", [dtype.name for dtype in DTYPES])
+def test_columns_and_rows_of_staged_planes_equal_the_oracle(dtype):
+    found = columns_and_rows(dtype)
+    launches = compile_ahead(found, build="checked")
+    staged = [launch.template for launch in launches if launch.kernel == "separable_staged"]
+    assert len(staged) == len(found), launches
+    assert {template[-1] for template in staged} == {"false", "true"}, "whole blocks or not"
+    for numbers in (6, 7, 8):
+        assert {int(template[numbers]) % 2 for template in staged} == {0, 1}, "columns, and results"
+    for configuration in found:
+        assert_configuration_right(configuration, build="checked")
+
+
+MERGES = """
+#include "separable_staged.cu"
+struct Counting {
+    long long* merges;
+    __device__ int merge(int a, int b) const { return ++*merges, most(a, b); }
+};
+template <int Kernel, int Stride, int Pad, int Size, int Windows>
+__device__ void count(long long* merges) {
+    int line[Size] = {}, windows[Windows];
+    merge_line<Kernel, Stride, Pad>(Counting{merges}, line, windows);
+}
+__global__ void count_merges(long long* y) {
+%s
+}
+"""
+
+
+def test_merges_of_a_line_count_as_the_kernel_merges():
+    sizes = product((1, 2, 3, 5, 13), (1, 2, 3), (0, 1, 4), (5, 13, 20))
+    resolved = (
+        Axis.resolve(size, kernel, stride=stride, pads=(min(pad, kernel - 1), pad // 2))
+        for kernel, stride, pad, size in sizes
+        if kernel <= size
+    )
+    axes = [axis for axis in resolved if axis.touches]
+    numbers = ((axis.kernel, axis.stride, axis.pad_begin, axis.size, axis.out) for axis in axes)
+    calls = [f"    count<{', '.join(map(str, of))}>(y + {i});" for i, of in enumerate(numbers)]
+    code = MERGES % "\n".join(calls)
+    module = EmulatedModule(code, include_dir=kernel_folder(), expression="count_merges")
+    counted = np.zeros(len(axes), np.int64)
+    module.get_function("count_merges")((1,), (1,), (counted,))
+    assert counted.tolist() == [separable_staged.merges(axis) for axis in axes]
+    assert len({*counted.tolist()}) > 20
 
 
 @pytest.mark.parametrize(

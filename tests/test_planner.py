@@ -34,6 +34,7 @@ from gpupool.planner import (
     rows,
     rows_staged,
     separable,
+    separable_staged,
     separable_vectors,
     specialised,
     strips,
@@ -42,9 +43,11 @@ from gpupool.planner import (
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import AHEAD, FILL, NEARLY, SECTOR_BYTES, SHARED_BYTES, WARP
 from gpupool.planner.parameters import PAIRED_TAPS, boolean, divisor
-from gpupool.planner.rows_staged import COPY, MIRROR_BITS, MIRRORED_LINE, STAGE, STAGED_BYTES
+from gpupool.planner.rows_staged import COPY, MIRROR_BITS, MIRRORED_LINE, STAGE
 from gpupool.planner.separable import CHUNK, PITCH
+from gpupool.planner.separable_staged import Separated
 from gpupool.planner.specialised import MAX_STRIDE, SPECIALISED_TAPS
+from gpupool.planner.staged import STAGED_BYTES
 from gpupool.planner.tile import Tile, positions
 from gpupool.problem import SMALL_P, PoolProblem, Problem, contiguous, resolve
 from gpupool.window import Axis
@@ -273,28 +276,38 @@ def test_threads_of_few_staged_planes_have_all_their_vectors_on_the_way_at_once(
 
 
 @pytest.mark.parametrize(
-    ("dtype", "spatial", "window", "results", "slices_first"),
+    ("dtype", "spatial", "window", "results", "slices_first", "columns"),
     [
-        ("float16", (20, 20), {"kernel_shape": 13, "pads": 6}, True, False),
-        ("float16", (28, 28), {"kernel_shape": 3, "pads": 1}, True, False),
-        ("float16", (64, 8), {"kernel_shape": 3, "strides": 2, "pads": 1}, False, False),
-        ("float16", (16, 14, 14), {"kernel_shape": 3, "strides": 2, "pads": 1}, True, True),
-        ("int8", (14, 14), {"kernel_shape": 7, "pads": 3}, True, False),
-        ("float32", (13, 13), {"kernel_shape": 5, "pads": 2}, True, False),
+        ("float16", (20, 20), {"kernel_shape": 13, "pads": 6}, True, False, True),
+        ("float16", (28, 28), {"kernel_shape": 3, "pads": 1}, True, False, False),
+        ("float16", (64, 8), {"kernel_shape": 3, "strides": 2, "pads": 1}, False, False, False),
+        ("float16", (16, 14, 14), {"kernel_shape": 3, "strides": 2, "pads": 1}, True, True, False),
+        ("int8", (14, 14), {"kernel_shape": 7, "pads": 3}, True, False, True),
+        ("float32", (13, 13), {"kernel_shape": 5, "pads": 2}, True, False, True),
         # Seven planes are whole vectors, but their results are not.
-        ("float32", (8, 25, 5), {"kernel_shape": 3}, True, False),
+        ("float32", (8, 25, 5), {"kernel_shape": 3}, True, False, False),
     ],
 )
 def test_rows_of_small_planes_are_staged_where_all_that_is_served_takes_less(
-    dtype: str, spatial: tuple[int, ...], window: dict[str, Any], results: bool, slices_first: bool
+    dtype: str,
+    spatial: tuple[int, ...],
+    window: dict[str, Any],
+    results: bool,
+    slices_first: bool,
+    columns: bool,
 ) -> None:
     """Only where they lie one behind the other, on whole vectors, and outputs fill the card.
 
-    So are results whose stores would lie apart.
+    So are results whose stores would lie apart. Where columns, and then rows, take even less,
+    these are compared as if rows alone were there.
     """
     problem = resolve("max", (64, 512, *spatial), dtype, **window)
     itemsize = problem.dtype.itemsize
     (launch,) = plan(problem).launches
+    assert (launch.kernel == "separable_staged") == columns
+    if columns:
+        with emulator.constants(**emulator.ROWS_ALONE):
+            (launch,) = plan(problem).launches
     planes, threads, each = map(int, launch.template[-7:-4])
     assert (launch.kernel, launch.block) == ("rows_staged", threads)
     assert launch.grid == (-(-64 * 512 // planes), 1)
@@ -321,10 +334,10 @@ def test_rows_of_small_planes_are_staged_where_all_that_is_served_takes_less(
         plan(problem, alignment=itemsize),
         *(plan(problem, strides=strides) for strides in (*apart, flipped, columns_first)),
     ):
-        assert other.launches[0].kernel != "rows_staged"
+        assert other.launches[0].kernel not in planner.STAGED
     with emulator.constants(AHEAD=10**9):
-        assert "rows_staged" not in kernels(plan(problem).launches)
-    for asked in planner.TILED:
+        assert planner.STAGED.keys().isdisjoint(kernels(plan(problem).launches))
+    for asked in ("rows", "rows_staged"):
         assert kernels(plan(problem, kernel=asked).launches) == [asked]
 
 
@@ -356,7 +369,7 @@ def test_odd_rows_are_read_from_shared_memory_as_a_whole_and_written_there(
         (few, {}), (problem, {"alignment": itemsize}), (problem, {"strides": apart})
     ]  # fmt: skip
     others = [plan(one, **arguments).launches for one, arguments in calls]
-    spent = Counter({("rows", "another"): 1})
+    spent = Counter({("rows", "another"): 1, ("separable_staged", "another"): 1})
     with patch.object(specialised, "admitted", spent), emulator.constants(SPECIALISATIONS=1):
         others.append(plan(problem).launches)
         with emulator.constants(AHEAD=10**9):
@@ -414,7 +427,7 @@ def test_rows_in_shared_memory_are_taken_only_where_memory_is_not_the_limit_with
     fast, slow = (
         resolve("max", shape, dtype, kernel_shape=2, strides=2) for dtype in ("float64", "int8")
     )
-    with emulator.constants(AHEAD=1e-9):
+    with emulator.constants(AHEAD=1e-9, **emulator.ROWS_ALONE):
         assert kernels(chain(plan(fast).launches, plan(slow).launches)) == ["rows", "rows_staged"]
         odd = resolve("max", (64, 512, 13, 13), "float16", kernel_shape=5, pads=2)
         (launch,) = plan(odd).launches
@@ -572,6 +585,10 @@ def test_what_staged_planes_cost_counts_as_by_hand() -> None:
     alone = rows.instructions(one.problem, one.geometry, one.tile)
     assert one.instructions == alone
     assert two.instructions == alone + STAGE * threads + COPY * (read + written) / 16
+    assert two.rivals_cost == AHEAD * two.instructions
+    odd = staged_ways("int8", (13, 13), kernel_shape=3)
+    assert all(way.rivals_cost == way.instructions for way in odd if way.tile.anywhere)
+    assert any(way.tile.anywhere for way in odd)
     assert rows.warp_loads(one.problem, one.geometry, one.tile) == threads / WARP * 2 * 2
     assert rows.warp_stores(one.geometry, one.tile) == threads / WARP * 7
     # A line of 128 bytes, and a turn for as many.
@@ -622,7 +639,8 @@ def test_tiles_whose_lines_meet_in_banks_take_them_from_either_end(
     op: str, dtype: str, size: int, window: dict[str, Any], mirrored: int
 ) -> None:
     problem = resolve(op, (64, 512, size, size), dtype, **window)
-    (launch,) = plan(problem).launches
+    with emulator.constants(**emulator.ROWS_ALONE):
+        (launch,) = plan(problem).launches
     assert (launch.kernel, launch.template[-1]) == ("rows_staged", str(mirrored))
     cheapest = partial(
         rows_staged.cheapest, problem, Geometry.of(problem, contiguous(problem.shape)), 16
@@ -640,7 +658,8 @@ def test_tiles_whose_lines_meet_in_banks_take_them_from_either_end(
 def test_no_tile_is_longer_for_being_mirrored() -> None:
     """Two rows, mirrored, would cost clearly less than one, but compile for longer than 100 ms."""
     problem = resolve("max", (64, 512, 20, 20), "float16", kernel_shape=13, pads=6)
-    (launch,) = plan(problem).launches
+    with emulator.constants(**emulator.ROWS_ALONE):
+        (launch,) = plan(problem).launches
     assert (launch.kernel, launch.template[8], launch.template[-1]) == ("rows_staged", "1", "0")
     ways = staged_ways("float16", (20, 20), kernel_shape=13, pads=6)
     (taken,) = (way for way in ways if way.launch().template == launch.template)
@@ -710,6 +729,256 @@ def test_a_long_kernel_of_staged_planes_costs_clearly_less_than_a_short_one() ->
     assert AHEAD * taken.cost <= short.cost
     with emulator.constants(AHEAD=10):
         assert rows_staged.cheapest(problem, geometry, 16) == short
+
+
+def separated(dtype: str, spatial: tuple[int, ...], **window: Any) -> Separated:
+    """What takes columns, then rows, of 64 x 512 such planes."""
+    problem = resolve("max", (64, 512, *spatial), dtype, **window)
+    way = separable_staged.cheapest(problem, Geometry.of(problem, contiguous(problem.shape)), 16)
+    assert way is not None
+    return way
+
+
+@pytest.mark.parametrize(
+    ("dtype", "spatial", "window", "numbers"),
+    [
+        ("float16", (20, 20), {"kernel_shape": 13, "pads": 6}, "6 6 20 20 20 20 4 4 16 160 5 5"),
+        ("float32", (13, 13), {"kernel_shape": 5, "pads": 2}, "2 2 13 13 13 13 1 1 16 208 3 3"),
+        ("float64", (13, 13), {"kernel_shape": 7}, "0 0 13 13 7 7 1 1 16 208 6 1"),
+        ("int8", (14, 10), {"kernel_shape": 7, "pads": 3}, "3 3 14 10 14 10 2 2 32 224 1 1"),
+        # Of narrow elements two columns, and two rows of results, are in a word, or two planes.
+        ("bfloat16", (9, 10), {"kernel_shape": 7, "pads": 3}, "3 3 9 10 9 10 2 2 32 160 2 2"),
+        ("float16", (13, 13), {"kernel_shape": 13, "pads": 6}, "6 6 13 13 13 13 1 1 32 208 3 3"),
+    ],
+)
+def test_small_planes_take_maxima_down_columns_then_along_rows_where_that_costs_least(
+    dtype: str, spatial: tuple[int, ...], window: dict[str, Any], numbers: str
+) -> None:
+    """In whole blocks of whole vectors."""
+    way = separated(dtype, spatial, **window)
+    problem = way.problem
+    (launch,) = plan(problem).launches
+    planes, threads = map(int, launch.template[-5:-3])
+    assert (launch.kernel, " ".join(launch.template[3:-1])) == ("separable_staged", numbers)
+    assert 64 * 512 % planes == 0
+    assert launch.template[-1] == "true"
+    assert (launch.grid, launch.block) == ((64 * 512 // planes, 1), threads)
+    assert launch.shared == planes * prod(spatial) * problem.dtype.itemsize
+    assert WARP <= threads <= THREADS
+    assert launch.shared <= min(SHARED_BYTES, STAGED_BYTES * threads)
+    assert plan(problem, kernel="separable_staged").launches == (launch,)
+    others = rows_staged.cheapest(problem, way.geometry, 16)
+    assert others is None or way.cost < others.cost
+    with emulator.constants(AHEAD=10**9):
+        assert planner.STAGED.keys().isdisjoint(kernels(plan(problem).launches))
+
+
+NO_COLUMNS: dict[str, tuple[Any, ...]] = {
+    "Indices": ("max", "float32", (64, 512, 20, 20), {"return_indices": True}),
+    "sums": ("average", "float32", (64, 512, 20, 20), {}),
+    "dilated windows": (
+        "max",
+        "float32",
+        (64, 512, 20, 20),
+        {"dilations": (1, 2), "pads": (6, 12, 6, 12)},
+    ),
+    "windows in the padding": (
+        "max",
+        "float32",
+        (64, 512, 20, 20),
+        {"strides": (2, 1), "pads": (14, 6, 14, 6)},
+    ),
+    "more rows of results": ("max", "float32", (64, 512, 6, 20), {"pads": (7, 0, 6, 0)}),
+    "more columns of them": ("max", "float32", (64, 512, 20, 6), {"pads": (0, 7, 0, 6)}),
+    "three axes": ("max", "float32", (64, 512, 13, 13, 13), {"pads": 6}),
+    "few outputs": ("max", "float32", (1, 512, 20, 20), {"pads": 6}),
+    "much shared memory for a thread": ("max", "float64", (64, 512, 24, 24), {"pads": 6}),
+    "more threads than a block has": ("max", "int8", (64, 512, 13, 514), {"pads": 6}),
+    "a long kernel": ("max", "float64", (64, 512, 20, 20), {"pads": 6}),
+}
+
+
+@pytest.mark.parametrize("why", NO_COLUMNS)
+def test_other_planes_are_not_taken_by_columns(why: str) -> None:
+    reduction, dtype, shape, more = NO_COLUMNS[why]
+    problem = resolve(reduction, shape, dtype, kernel_shape=13, **more)
+    geometry = Geometry.of(problem, contiguous(shape))
+    assert separable_staged.cheapest(problem, geometry, 16) is None
+    with pytest.raises(GpupoolValueError, match="does not serve"):
+        gpupool.plan(reduction, shape, dtype, kernel="separable_staged", kernel_shape=13, **more)
+
+
+def test_columns_of_planes_that_lie_apart_or_between_vectors_are_not_taken() -> None:
+    way = separated("float32", (20, 20), kernel_shape=13, pads=6)
+    images, channels, *steps = contiguous(way.problem.shape)
+    apart = [(2 * images, channels * times, *steps) for times in (1, 2)]
+    flipped, columns_first = (images, channels, -20, 1), (images, channels, 1, 20)
+    for strides in (*apart, flipped, columns_first):
+        assert plan(way.problem, strides).kernel != "separable_staged"
+        geometry = Geometry.of(way.problem, strides)
+        assert separable_staged.cheapest(way.problem, geometry, 16) is None
+    assert plan(way.problem, alignment=4).kernel != "separable_staged"
+    assert separable_staged.cheapest(way.problem, way.geometry, 8) is None
+
+
+def test_past_the_cap_of_sizes_no_columns_are_taken() -> None:
+    small, other = (
+        resolve("max", (64, 512, size, size), "float32", kernel_shape=13, pads=6)
+        for size in (20, 14)
+    )
+    with (
+        patch.object(specialised, "admitted", Counter()),
+        emulator.constants(SPECIALISATIONS=1),
+    ):
+        chosen = [plan(problem).launches for problem in (small, other, small)]
+    expected = ["separable_staged", "rows_staged", "separable_staged"]  # which count by themselves
+    assert [of[0].kernel for of in chosen] == expected
+
+
+@pytest.mark.parametrize(
+    ("dtype", "spatial", "window"),
+    [
+        ("float16", (20, 20), {"kernel_shape": 13, "pads": 6}),
+        ("float16", (13, 14), {"kernel_shape": 6, "strides": 2, "pads": (0, 3, 1, 3)}),
+        ("float32", (13, 13), {"kernel_shape": 5, "pads": 2}),
+        ("float64", (12, 10), {"kernel_shape": (7, 9), "pads": (3, 4, 3, 4)}),
+        ("int8", (10, 12), {"kernel_shape": 9, "pads": 4}),
+        ("float16", (13, 13), {"kernel_shape": 13, "pads": 6}),
+        ("uint8", (8, 13), {"kernel_shape": (5, 7), "strides": (2, 1), "pads": (2, 3, 1, 2)}),
+    ],
+)
+def test_turns_of_columns_and_rows_count_as_threads_of_the_kernel_read_and_write(
+    dtype: str, spatial: tuple[int, int], window: dict[str, Any]
+) -> None:
+    """Of every number of planes; of an odd number of rows, or planes, as if there were one more."""
+    cheapest = separated(dtype, spatial, **window)
+    out, item = cheapest.problem.outputs[0].shape[2:], cheapest.problem.dtype.itemsize
+    many = 2 if item < 4 else 1
+    deep = 2 if spatial[1] % many else 1
+    wide = many // deep
+    columns, rows = spatial[1] // wide, -(-out[0] // wide)
+    ways = list(separable_staged._ways(cheapest.problem, cheapest.geometry))
+    assert len({way.planes for way in ways}) == len(ways) > 1
+    for way in ways:
+        assert WARP <= way.threads <= THREADS
+        load, store = (int(number) * item for number in way.launch().template[9:11])
+        turns, firsts = 0, range(0, way.planes, deep)
+        for other, row in product(range(deep), (*range(spatial[0]), *range(out[0]))):
+            places = [
+                (plane + other) * prod(spatial) + row * spatial[1] + column * wide
+                for plane, column in product(firsts, range(columns))
+            ]
+            turns += turns_of_warps(places, item, wide * item)
+        for (height, elements), width in ((spatial, load), (out, store)):
+            for other, first in product(range(many), range(0, elements, width // item)):
+                below = other * (height if deep == 2 else 1)
+                places = [
+                    (plane * height + row * wide + below) * elements + first
+                    for plane, row in product(firsts, range(rows))
+                ]
+                turns += turns_of_warps(places, item, width)
+        assert way.turns == pytest.approx(turns * 64 * 512 / way.planes), way
+
+
+def turns_of_warps(places: Sequence[int], itemsize: int, width: int) -> int:
+    """Turns of the warps that access so many bytes at each of these elements."""
+    warps = (places[i : i + WARP] for i in range(0, len(places), WARP))
+    return sum(most_of_a_bank([place * itemsize for place in warp], width) for warp in warps)
+
+
+def test_what_columns_and_rows_cost_counts_as_by_hand() -> None:
+    """Maxima of 3 x 3, two apart, of 64 x 512 planes of 8 x 8 floats: 4 rows of one vector each."""
+    way = separated("float32", (8, 8), kernel_shape=3, strides=2, pads=1)
+    assert (way.planes, way.threads, way.lines) == (8, 64, (8, 4))
+    access, _, merge = separable_staged.COSTS["float32"]
+    # Two windows, of rows 0, 1 and 1 to 3, and two, of 3 to 5 and 5 to 7, share a row: 0 with 1, 2
+    # with 3, and both are merged; 4 and 3 with 5, 6 with 7, and both.
+    column = 12 * access + 7 * merge
+    row = 3 * access + 7 * merge  # two loads of four, and one store
+    issued = 32 * (2 * (separable_staged.SETUP + column) + row) * 64 * 512 / 8
+    read, written = 64 * 512 * 256, 64 * 512 * 64
+    issued += separable_staged.COPY * (read + written) / 16
+    assert way.instructions == pytest.approx(issued)
+    served = (64 + 128) / 128 * (read + written) + 120 * written / 32 + 128 * way.turns
+    assert way.cost == pytest.approx(issued + served)
+    assert way.least_cost == pytest.approx(way.cost - 128 * (way.turns - way.least_turns))
+    # Two warps take 12 words of columns, and one takes 3 vectors of rows, of four turns.
+    assert way.least_turns == 64 * 512 / 8 * (2 * 12 + 4 * 3)
+    assert way.rivals_cost == AHEAD * way.instructions
+    with emulator.constants(MEETING=1):
+        assert way.turns > way.least_turns
+        assert way.rivals_cost == way.cost
+    uneven = dataclasses.replace(way, planes=24)
+    more = separable_staged.UNEVEN
+    assert uneven.code == way.code + more
+    assert uneven.instructions - issued == pytest.approx(more * 8 * 64 * 512)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "columns", "accesses", "words"),
+    [
+        # Down 8 rows and their 6 results; along 8 or 9 columns and 6 or 7 results: of two rows, by
+        # vectors of 8 and of 2, or one by one.
+        ("float16", 8, (14, 2 * (8 / 8 + 6 / 2)), (0, 8 + 6)),
+        ("uint8", 8, (14, 2 * (8 / 8 + 6 / 2)), (14, 8 + 6)),
+        ("float16", 9, (2 * 14, 2 * (9 + 7)), (14, 9 + 7)),
+        ("int8", 9, (2 * 14, 2 * (9 + 7)), (14, 9 + 7)),
+    ],
+)
+def test_words_of_two_elements_are_made_and_taken_apart(
+    dtype: str, columns: int, accesses: tuple[float, float], words: tuple[int, int]
+) -> None:
+    way = separated(dtype, (8, columns), kernel_shape=3)
+    access, word, merge = separable_staged.COSTS[dtype]
+    for found, accessed, made, axis in zip(
+        way._of_lines, accesses, words, way.problem.window, strict=True
+    ):
+        merged = merge * separable_staged.merges(axis)
+        assert found == pytest.approx(access * accessed + word * made + merged)
+
+
+@pytest.mark.parametrize(
+    ("shape", "window", "served"),
+    [
+        # Threads of 13 columns of two planes, or of 10 pairs of columns.
+        ((1, 20166, 13, 13), {"kernel_shape": 5}, True),
+        ((1, 20164, 13, 13), {"kernel_shape": 5}, False),
+        ((1, 13108, 20, 20), {"kernel_shape": 5}, True),
+        ((1, 13107, 20, 20), {"kernel_shape": 5}, False),
+        # 160 bytes for each of 41 columns of two planes, or for each of 21 pairs of them.
+        ((64, 512, 40, 41), {"kernel_shape": 3, "strides": 16}, True),
+        ((64, 512, 41, 41), {"kernel_shape": 3, "strides": 16}, False),
+        ((64, 512, 40, 42), {"kernel_shape": 3, "strides": 16}, True),
+        ((64, 512, 41, 42), {"kernel_shape": 3, "strides": 16}, False),
+    ],
+)
+def test_columns_are_taken_where_they_fill_a_card_and_have_little_shared_memory(
+    shape: tuple[int, ...], window: dict[str, Any], served: bool
+) -> None:
+    problem = resolve("max", shape, "float16", **window)
+    geometry = Geometry.of(problem, contiguous(shape))
+    assert (separable_staged.cheapest(problem, geometry, 16) is not None) == served
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size", "stride", "kernel"),
+    [
+        ("float16", 32, 1, "strips"),
+        ("float32", 32, 1, "strips"),
+        # Strips would take more, and here rows of fewer bytes meet less often.
+        ("float16", 32, 2, "separable_staged"),
+        ("float32", 28, 1, "separable_staged"),
+    ],
+)
+def test_rows_that_meet_in_banks_are_left_to_kernels_that_take_less_time(
+    dtype: str, size: int, stride: int, kernel: str
+) -> None:
+    window = {"kernel_shape": 13, "strides": stride, "pads": 6}
+    problem = resolve("max", (64, 512, size, size), dtype, **window)
+    assert plan(problem).kernel == kernel
+    assert plan(problem, kernel="separable_staged").kernel == "separable_staged"
+    with emulator.constants(MEETING=10**9):
+        assert plan(problem).kernel == "separable_staged"
 
 
 def test_a_workspace_is_there_where_a_launch_uses_one() -> None:
@@ -1047,7 +1316,7 @@ def test_plan_asks_for_one_kernel(kernel):
     shape, window = (1, 64, 56, 56), {"kernel_shape": 7, "pads": 3}
     if kernel == "channels":
         window = {"kernel_shape": (64, 56), "channels_last": True}
-    if kernel == "rows_staged":
+    if kernel in planner.STAGED:
         shape = 64, 512, 20, 20
     if kernel == "plane_staged":
         shape, window = (64, 512, 7, 7), {"kernel_shape": 7}

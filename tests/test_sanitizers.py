@@ -227,6 +227,14 @@ def bytes_of_small_planes() -> Any:
     return emulator.max_pool(floats(1, 33, 7, 7).astype(np.int8), 3, pads=1)
 
 
+def bytes_of_an_odd_plane() -> Any:
+    return emulator.max_pool(floats(1, 33, 7, 7).astype(np.uint8), 3, pads=1)
+
+
+def bytes_of_odd_rows() -> Any:
+    return emulator.max_pool(floats(1, 48, 7, 8).astype(np.int8), 3, pads=1)
+
+
 def parts_of_small_planes() -> Any:
     return emulator.average_pool(floats(3, 33, 5, 15, dtype=np.float16), 3, pads=1)
 
@@ -432,6 +440,44 @@ BUGS = {
     "planes past the last one": Planted(
         "rows_staged.cu", "least<int>(w.channels.divisor - first, Planes)", "Planes",
         OUTSIDE + "|which nobody wrote", pool(3, 15, 7, 7, pads=1), "rows in shared memory",
+    ),
+    "no barrier between columns and rows of small planes": Planted(
+        "separable_staged.cu", "    __syncthreads();\n    const int plane", "    const int plane",
+        RACE + "shared memory", pool(3, 16, 7, 7, pads=1), "separable_staged",
+    ),
+    "results over rows that are still read": Planted(
+        "separable_staged.cu", "if constexpr (results != size) __syncthreads();", "",
+        RACE + "shared memory", pool(3, 16, 7, 7), "separable_staged",
+    ),
+    "columns of planes past the last one": Planted(
+        "separable_staged.cu", "i < layers * columns", "i < Planes * columns",
+        "which nobody wrote", pool(1, 43, 7, 7, pads=1), "separable_staged",
+    ),
+    "rows of planes past the last one": Planted(
+        "separable_staged.cu", "    if (i < layers * rows) {\n        const T*",
+        "    {\n        const T*", "which nobody wrote|" + OUTSIDE,
+        pool(1, 43, 7, 7, pads=1), "separable_staged",
+    ),
+    "planes past the last one, by columns": Planted(
+        "separable_staged.cu", "least<int>(w.channels.divisor - first, Planes)", "Planes",
+        OUTSIDE + "|which nobody wrote", pool(1, 43, 7, 7, pads=1), "separable_staged",
+    ),
+    "a row below the last one": Planted(
+        "separable_staged.cu", "row + many <= Rows;", "true;",
+        RACE + "shared memory|" + OUTSIDE, bytes_of_odd_rows, "separable_staged",
+    ),
+    "a column of the plane behind the last one": Planted(
+        "separable_staged.cu", "plane + 1 < here ? size : 0", "size",
+        "which nobody wrote|" + OUTSIDE, bytes_of_an_odd_plane, "separable_staged",
+    ),
+    "a row of the plane behind the last one": Planted(
+        "separable_staged.cu", "plane + 1 < here :", "true :",
+        "which nobody wrote|" + OUTSIDE, bytes_of_an_odd_plane, "separable_staged",
+    ),
+    "a tap behind the window": Planted(
+        "separable_staged.cu", "end = least(start + Kernel, Size)",
+        "end = least(start + Kernel + 1, Size)", None, pool(3, 16, 7, 7),
+        "separable_staged",
     ),
     "nearest rows past a plane in shared memory": Planted(
         "rows.cuh", "nearest || (Staged && steps && !Inside)", "nearest",

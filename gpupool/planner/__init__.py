@@ -23,7 +23,9 @@ from gpupool.planner import (
     rows,
     rows_staged,
     separable,
+    separable_staged,
     separable_vectors,
+    staged,
     strips,
     unpool,
     window,
@@ -43,8 +45,14 @@ from gpupool.problem import (
 
 __all__ = ["KERNELS", "THREADS", "Launch", "Plan", "Scalar", "plan"]
 
-TILED = ("rows", "rows_staged")
-"""The kernels of tiles of rows."""
+STAGED = {"separable_staged": separable_staged.cheapest, "rows_staged": rows_staged.cheapest}
+"""What chooses how planes are staged that have more windows than one, by kernel: the quicker first,
+so that the other need look at no more than costs less."""
+
+_Way = rows_staged.Staged | separable_staged.Separated
+
+TILED = ("rows", *STAGED)
+"""The kernels of tiles of rows, and of staged planes."""
 
 FUSED = ("strips", "separable_vectors", "separable")
 """The kernels for large windows."""
@@ -175,7 +183,7 @@ def _single_columns_cost(problem: PoolProblem, geometry: Geometry) -> float:
 
 
 class _Tiled(NamedTuple):
-    """Launches of tiles of rows, the best one first, and the instructions that others compare with.
+    """Launches of those in TILED, the best one first, and the instructions others compare with.
 
     Those are of staged planes or of the tile, if it takes fewer: others tell theirs alone, too.
     """
@@ -187,7 +195,7 @@ class _Tiled(NamedTuple):
 def _tiled(
     problem: PoolProblem, geometry: Geometry, alignment: int, kernel: str
 ) -> _Tiled | None:  # fmt: skip
-    """Choose a tile of rows.cu or rows_staged.cu; unless asked for, where they are worth it.
+    """Choose a tile of rows.cu, or staged planes; unless asked for, where they are worth it.
 
     Planes are staged where the tile costs more than leaves memory the limit and they cost clearly
     less. They may be all that serves, and count only if they may be compiled.
@@ -198,14 +206,13 @@ def _tiled(
     cost = inf if tile is None else rows.instructions(problem, geometry, tile)
     launches = [] if tile is None else [rows.launch(problem, geometry, tile)]
     needed = cost
-    if tile is not None and rows_staged.adjoin(geometry):
+    if tile is not None and staged.adjoin(geometry):
         needed = rows.total_cost(problem, geometry, tile)
     worth = needed / AHEAD if needed > rows.limit(problem, geometry) else 0
     way = _staged_way(problem, geometry, alignment, kernel, worth)
-    if way and _asks(admissible, launch := way.launch()):
-        launches.insert(0, launch)
-        # Rows that begin anywhere others take by elements: more lines, which they do not count.
-        cost = min(cost, (1 if way.tile.anywhere else AHEAD) * way.instructions)
+    if way:
+        launches.insert(0, way.launch())
+        cost = min(cost, way.rivals_cost)
     if not launches or (kernel not in TILED and cost >= window.cost(problem, geometry)):
         return None
     return _Tiled(tuple(launches), cost)
@@ -213,14 +220,18 @@ def _tiled(
 
 def _staged_way(
     problem: PoolProblem, geometry: Geometry, alignment: int, kernel: str, worth: float
-) -> rows_staged.Staged | None:  # fmt: skip
+) -> _Way | None:  # fmt: skip
     """Choose how planes are staged for no more than they are ``worth``, or asked for, at all."""
+
+    def admitted(name: str, most: float) -> _Way | None:
+        way = STAGED[name](problem, geometry, alignment, most)
+        return way if way and _asks(admissible, way.launch()) else None
+
     way = None
-    if kernel != "rows" and worth:
-        way = rows_staged.cheapest(problem, geometry, alignment, worth)
-    if kernel == "rows_staged" and way is None:
-        way = rows_staged.cheapest(problem, geometry, alignment)
-    return way
+    for name in STAGED:
+        if worth and kernel in ("auto", name, *FUSED):
+            way = admitted(name, way.cost if way else worth) or way
+    return way or (admitted(kernel, inf) if kernel in STAGED else None)
 
 
 def _sliding_cost(problem: PoolProblem, geometry: Geometry, tiled: _Tiled | None) -> float:
@@ -231,9 +242,9 @@ def _sliding_cost(problem: PoolProblem, geometry: Geometry, tiled: _Tiled | None
 def _sliding_launch(
     problem: PoolProblem, geometry: Geometry, tiled: _Tiled | None, kernel: str
 ) -> Launch:
-    """Choose among tiles of rows and the two tiers of window.cu: the shortest time.
+    """Choose among those in TILED and the two tiers of window.cu: the shortest time.
 
-    Tiles are of a size, and a process that meets many sizes may spend them all. For one that may
+    Those are of a size, and a process that meets many sizes may spend them all. For one that may
     not be compiled any more there is window.cu's kernel of the window, which serves any size.
     """
     for launch in _specialised(problem, geometry, tiled, kernel):
@@ -243,7 +254,7 @@ def _sliding_launch(
 
 
 def _asks(allowed: Callable[..., bool], launch: Launch) -> bool:
-    """Ask for a launch's specialisation: kernels of tiles count together."""
+    """Ask for a launch's specialisation: kernels of rows count together."""
     return allowed(COMPILED_IN[launch.called], launch.kernel, *launch.template)
 
 

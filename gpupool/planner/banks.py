@@ -46,3 +46,12 @@ def first(ordered: Array) -> Array:
     found: Array = ordered != NOWHERE
     found[:, 1:] &= ordered[:, 1:] != ordered[:, :-1]
     return found
+
+
+def mean_turns(places: Array, width: int) -> float:
+    """Return the turns of a warp, in the mean, whose threads read or write at such places."""
+    threads = places.shape[-1]
+    lanes = np.arange(-(-threads // WARP) * WARP).reshape(-1, WARP)
+    at = places[..., np.minimum(lanes, threads - 1)].reshape(-1, WARP)
+    there = np.resize(lanes < threads, at.shape)
+    return float(turns(at, there, width).mean())

@@ -17,7 +17,7 @@ from operator import attrgetter
 import numpy as np
 
 from gpupool.planner import rows
-from gpupool.planner.banks import WORD_BYTES, Array, turns
+from gpupool.planner.banks import WORD_BYTES, Array, mean_turns
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import (
     AHEAD,
@@ -35,6 +35,13 @@ from gpupool.planner.launches import (
     Launch,
 )
 from gpupool.planner.parameters import boolean
+from gpupool.planner.staged import (
+    STAGED_BYTES,
+    adjoin,
+    plane_bytes,
+    result_bytes,
+    whole_vectors,
+)
 from gpupool.planner.tile import Tile, positions
 from gpupool.planner.tile_cost import Estimate, down_axis
 from gpupool.problem import PoolProblem
@@ -50,10 +57,6 @@ MIRROR_BITS = 0, 1, 2, 4, 8, 16
 """The bit of a thread's number by which it takes its lines from the last to the first, or none:
 what is tried. Of an even number of lines two threads that meet in a bank read an odd number apart
 if one of them is mirrored, and mostly meet no more."""
-
-STAGED_BYTES = 160
-"""Bytes of shared memory for each thread, at most: a multiprocessor has as much for two thirds of
-its threads."""
 
 STAGED_CODE, STAGE, COPY = 60, 15, 4
 """Instructions that the copies to shared memory and back take to compile as long as, those of a
@@ -145,18 +148,6 @@ def _margins_hold(problem: PoolProblem, tile: Tile, inner: Axis) -> bool:
     return max(before, read - inner.size) * problem.dtype.itemsize <= VECTOR_BYTES
 
 
-def adjoin(geometry: Geometry) -> bool:
-    """Whether rows, planes and images lie one behind the other."""
-    if geometry.images:
-        return False
-    size = 1
-    for dim in (*reversed(geometry.dims), geometry.channels):
-        if dim.step != size:
-            return False
-        size *= dim.axis.size
-    return True
-
-
 def _planes_of_a_block(
     problem: PoolProblem, geometry: Geometry, tile: Tile, results: bool
 ) -> int:  # fmt: skip
@@ -164,34 +155,20 @@ def _planes_of_a_block(
     if tile.threads(geometry) < BLOCKS * THREADS:
         return 0
     threads = tile.threads(geometry) // geometry.planes
-    sizes = [_plane_bytes(problem, geometry)]
+    sizes = [plane_bytes(problem, geometry)]
     if results:
-        sizes.append(_result_bytes(problem, geometry))
+        sizes.append(result_bytes(problem, geometry))
     most = min(THREADS // threads, (SHARED_BYTES - MARGINS) // sum(sizes), geometry.planes)
     if sum(sizes) > STAGED_BYTES * threads:
         return 0
     counts = range(-(-WARP // threads), most + 1)
-    aligned = [planes for planes in counts if _aligned(planes, sizes)]
+    aligned = [planes for planes in counts if whole_vectors(planes, sizes)]
     return max(aligned or counts, key=lambda n: (_filled(n * threads), n), default=0)
 
 
 def _filled(threads: int) -> float:
     """Return the part of the threads of a block's warps that there are."""
     return threads / (-(-threads // WARP) * WARP)
-
-
-def _aligned(planes: int, sizes: Iterable[int]) -> bool:
-    """Whether so many planes, all of the same sizes, are whole vectors."""
-    return all(planes * size % VECTOR_BYTES == 0 for size in sizes)
-
-
-def _plane_bytes(problem: PoolProblem, geometry: Geometry) -> int:
-    return geometry.channels.step * problem.dtype.itemsize
-
-
-def _result_bytes(problem: PoolProblem, geometry: Geometry) -> int:
-    """Return the bytes of a plane of results."""
-    return prod(dim.axis.out for dim in geometry.dims) * problem.out_dtype.itemsize
 
 
 @dataclass(frozen=True)
@@ -229,13 +206,21 @@ class Staged:
         """Instructions, and those that would issue while all else is served."""
         return self.least_cost + TURN * (self.turns - sum(self._accesses))
 
+    @property
+    def rivals_cost(self) -> float:
+        """What others, which tell theirs alone, compare with their instructions.
+
+        Rows that begin anywhere they take by elements: more lines, which they do not count.
+        """
+        return (1 if self.tile.anywhere else AHEAD) * self.instructions
+
     @cached_property
     def least_cost(self) -> float:
         """The cost if shared memory served every access in a turn."""
         cost = self.instructions + TURN * sum(self._accesses)
         cost += (LOOKUP + TURN) * self._vectors * VECTOR_BYTES / LINE_BYTES
         if self.results:
-            written = self.geometry.planes * _result_bytes(self.problem, self.geometry)
+            written = self.geometry.planes * result_bytes(self.problem, self.geometry)
             return cost + SECTOR * written / SECTOR_BYTES
         return cost + rows.store_cost(self.problem, self.geometry, self.tile)
 
@@ -279,7 +264,7 @@ class Staged:
     @property
     def _aligned(self) -> bool:
         """Whether blocks begin with vectors."""
-        return _aligned(self.planes, self._bytes[: 1 + self.results])
+        return whole_vectors(self.planes, self._bytes[: 1 + self.results])
 
     def _shared(self) -> int:
         """Return the bytes of planes and results, which may begin anywhere in a vector."""
@@ -295,7 +280,7 @@ class Staged:
     def _bytes(self) -> tuple[int, int]:
         """Those of a plane and of its results."""
         of = self.problem, self.geometry
-        return _plane_bytes(*of), _result_bytes(*of)
+        return plane_bytes(*of), result_bytes(*of)
 
     @cached_property
     def turns(self) -> float:
@@ -303,10 +288,10 @@ class Staged:
         itemsize = self.problem.dtype.itemsize
         load = WORD_BYTES if self.tile.anywhere else self.tile.load * itemsize
         (reads, writes), (loads, stores) = self._places(), self._accesses
-        taken = loads * _turns_of(reads // load * load, load)
+        taken = loads * mean_turns(reads // load * load, load)
         if stores:
             store = self.tile.store * self.problem.out_dtype.itemsize
-            taken += stores * _turns_of(writes, store)
+            taken += stores * mean_turns(writes, store)
         return taken
 
     @cached_property
@@ -352,12 +337,3 @@ class Staged:
         plane, *both, part = np.unravel_index(threads, (self.planes, *order, parts))
         slice_, group = reversed(both) if self.slices_first else both
         return plane, slice_, group, part, (threads & self.mirrored) != 0
-
-
-def _turns_of(places: Array, width: int) -> float:
-    """Return the turns of a warp, in the mean, whose threads read or write at such places."""
-    threads = places.shape[-1]
-    lanes = np.arange(-(-threads // WARP) * WARP).reshape(-1, WARP)
-    at = places[..., np.minimum(lanes, threads - 1)].reshape(-1, WARP)
-    there = np.resize(lanes < threads, at.shape)
-    return float(turns(at, there, width).mean())
