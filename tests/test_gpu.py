@@ -31,6 +31,7 @@ from tests.test_kernels import (
     NO_CAP,
     STAGED_ROWS,
     WAYS,
+    columns_and_rows,
     dtypes_of,
     kernels_of,
     large,
@@ -125,6 +126,13 @@ def test_large_windows(gpu, name, last):
 @pytest.mark.parametrize(("function", "dtype"), STAGED_ROWS)
 def test_rows_of_staged_planes(gpu, function, dtype):
     for configuration in staged_rows(function, dtype):
+        with by(configuration.kernel):
+            assert_right(configuration.case, configuration.case.run(gpu))
+
+
+@pytest.mark.parametrize("dtype", [dtype.name for dtype in DTYPES])
+def test_columns_and_rows_of_staged_planes(gpu, dtype):
+    for configuration in columns_and_rows(dtype):
         with by(configuration.kernel):
             assert_right(configuration.case, configuration.case.run(gpu))
 
