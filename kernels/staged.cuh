@@ -83,18 +83,20 @@ __device__ inline void stage_anywhere(const T* from, T* to, unsigned elements) {
 }
 
 // Copies whole blocks of results from shared memory, as `stage` copies planes.
-template <class T, int Threads, int Each>
+template <class T, int Threads, int Each, bool Spread = false>
 __device__ inline void unstage(const T* from, T* to, unsigned elements) {
     const int vectors = elements * sizeof(T) / 16, i = threadIdx.x;
-    auto copy = [&](int i) { reinterpret_cast<uint4*>(to)[i] = reinterpret_cast<const uint4*>(from)[i]; };
+    auto copy = [&](int i) {
+        reinterpret_cast<uint4*>(to)[i] = reinterpret_cast<const uint4*>(from)[Spread ? spread(i) : i];
+    };
     __syncthreads();
 #pragma unroll
     for (int v = 0; v < Each; ++v) copy(v * Threads + i);
     if (i < vectors - Each * Threads) copy(Each * Threads + i);
 }
 
-// Copies others, but for the first `skew` elements, which are another block's.
-template <class T, int Threads, int Each>
+// Copies others, but for the first `skew` elements, which are another block's. What is spread is whole vectors.
+template <class T, int Threads, int Each, bool Spread = false>
 __device__ inline void unstage_anywhere(const T* from, T* to, unsigned skew, unsigned elements) {
     constexpr int width = 16 / sizeof(T);
     static_assert(Threads >= 2 * width, "one for each element of two vectors");
@@ -103,7 +105,8 @@ __device__ inline void unstage_anywhere(const T* from, T* to, unsigned skew, uns
 #pragma unroll
     for (int v = 0; v <= Each; ++v) {
         const int at = v * Threads + i;
-        if (at >= front && at < vectors) reinterpret_cast<uint4*>(to)[at] = reinterpret_cast<const uint4*>(from)[at];
+        if (at >= front && at < vectors)
+            reinterpret_cast<uint4*>(to)[at] = reinterpret_cast<const uint4*>(from)[Spread ? spread(at) : at];
     }
     // Threads of two vectors: what is in front of the first whole one, and behind the last.
     const unsigned single = i < width ? i : (most(vectors, front) - 1) * width + i;

@@ -197,7 +197,7 @@ STAGED = (
     ((3, 3, 3), 1, 1, 9), ((3, 3), 1, 1, 35),
 )  # fmt: skip
 """Windows, strides, pads and sizes of small planes, of which rows_staged.cu takes whole rows or
-parts of them, and separable_staged.cu maxima. In shared memory odd rows of narrow elements begin
+parts of them, and separable_planes.cu maxima. In shared memory odd rows of narrow elements begin
 anywhere."""
 
 MANY = 2**15
@@ -244,7 +244,7 @@ def _staged(among: Iterable[Reduction]) -> Iterator[Plan]:
         for problem in _pools(among, MANY, kernel, [stride] * axes, [size] * axes, pads):
             if (chosen := _plan(problem)).kernel in planner.STAGED:
                 yield chosen
-            if chosen.kernel == "separable_staged":
+            if chosen.kernel == "separable_planes":
                 yield from _plans_of("rows_staged", [problem])
 
 
@@ -282,7 +282,7 @@ class Kernel:
     def specialised(self) -> bool:
         """Whether the window is compiled in."""
         tiled = (
-            r"rows(_staged)?<|strips<|separable_(staged|vectors)<"
+            r"rows(_staged)?<|strips<|separable_(planes|vectors)<"
             r"|separable<.* (9|\d\d+)(, \w+){3}>$"
         )
         known = rf"{tiled}|window<.*Sizes<[1-9]"

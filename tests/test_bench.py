@@ -42,7 +42,7 @@ from bench.sass import Instruction
 from gpupool import cli, planner
 from gpupool import device as device_module
 from gpupool.errors import GpupoolError, GpupoolValueError
-from gpupool.planner import Plan, rows, rows_staged, separable_staged
+from gpupool.planner import Plan, rows, rows_staged, separable_planes
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.tile_cost import Estimate
 from gpupool.problem import contiguous, resolve
@@ -1020,12 +1020,14 @@ def test_windows_apart_that_a_tile_takes_are_not_shared(op: str, dtype: str, ker
 
 @pytest.mark.usefixtures("tools")
 def test_rows_of_small_planes_come_by_whole_vectors() -> None:
-    """From memory, once; thread by thread they came by so many lines that these took the time."""
+    """From memory, once, as columns do; thread by thread so many lines of rows took the time."""
     cases = [case for case in CASES if case.id in ("W10", "W25")]
-    chosen = planned(cases)
+    rows_alone = planned(cases, **emulator.ROWS_ALONE)
+    chosen = [*planned(cases), *rows_alone]
     for (case, plan), row in zip(chosen, analysed(chosen), strict=True):
         (launch,), (step,) = row["launches"], plan.launches
-        assert {one["bytes"] for one in launch["accesses"] if one["name"] == "LDG"} == {16}
+        if (case, plan) in rows_alone:
+            assert {one["bytes"] for one in launch["accesses"] if one["name"] == "LDG"} == {16}
         threads = step.block * prod(step.grid)
         assert launch["loaded"] * threads == prod(case.shape) * case.problem.dtype.itemsize
 
@@ -1140,7 +1142,7 @@ IN_SHARED_MEMORY = [
 @pytest.mark.usefixtures("tools")
 def test_odd_rows_in_shared_memory_issue_clearly_less_and_move_whole_vectors() -> None:
     """Read from memory they are single elements, and so are their results."""
-    chosen = planned(IN_SHARED_MEMORY)
+    chosen = planned(IN_SHARED_MEMORY, **emulator.ROWS_ALONE)
     with emulator.constants(AHEAD=10**9):
         others = planned(IN_SHARED_MEMORY)
     for one, other in zip(analysed(chosen), analysed(others), strict=True):
@@ -1188,11 +1190,13 @@ SEPARATED = [
             ("float32", (64, 512, 13, 13), {"kernel": 5, "pads": 2}),
             ("float64", (64, 512, 13, 13), {"kernel": 7}),
             ("int8", (64, 512, 14, 10), {"kernel": 7, "pads": 3}),
+            ("float16", (64, 512, 26, 9), {"kernel": 2, "strides": 3}),  # lines that no window has
             ("bfloat16", (64, 512, 9, 10), {"kernel": 7, "pads": 3}),
             ("float32", (64, 512, 20, 20), {"kernel": 4, "strides": 2, "pads": 2}),
             ("float16", (61, 257, 18, 18), {"kernel": 9, "pads": 4}),  # blocks of unlike numbers
             ("float16", (64, 512, 13, 13), {"kernel": 13, "pads": 6}),  # words of two planes
             ("uint8", (64, 512, 13, 13), {"kernel": 13, "pads": 6}),
+            ("float16", (64, 512, 16, 16), {"kernel": 5, "pads": 2}),  # results that are spread
         )
     ),
 ]
@@ -1202,19 +1206,18 @@ SEPARATED = [
 @pytest.mark.slow
 @pytest.mark.usefixtures("tools")
 def test_columns_then_rows_are_taken_where_all_that_is_served_is_less_by_the_counts() -> None:
-    """Of some 340 drawn cases all issued and cost what was estimated within 15 and 13 %."""
+    """Of 360 drawn cases all issued and cost what was estimated within 18 and 8 %."""
     others = analysed(planned(SEPARATED, **emulator.ROWS_ALONE))
     for case, row, other in zip(SEPARATED, analysed(planned(SEPARATED)), others, strict=True):
         geometry = Geometry.of(case.problem, contiguous(case.problem.shape))
-        way = separable_staged.cheapest(case.problem, geometry, 16)
+        way = separable_planes.cheapest(case.problem, geometry, 16)
         assert way is not None
-        assert "separable_staged<" in row["launches"][0]["kernel"]
+        assert "separable_planes<" in row["launches"][0]["kernel"]
         assert 5 / 6 < way.instructions / case.outputs / row["issued"] < 6 / 5, (case, way)
-        assert 5 / 6 < way.cost / case.outputs / served(row) < 6 / 5, (case, way)
+        assert 9 / 10 < way.cost / case.outputs / served(row) < 10 / 9, (case, way)
         assert served(row) < served(other), (case, other["launches"])
         (launch,) = row["launches"]
-        wide = {a["bytes"] for a in launch["accesses"] if a["name"] in ("LDG", "STG")}
-        assert 16 in wide
+        assert 16 in {a["bytes"] for a in launch["accesses"] if a["name"] == "STG"}
         assert launch["spills"] == 0
 
 
@@ -1251,13 +1254,17 @@ def test_planes_are_staged_where_all_that_is_served_is_clearly_less() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("tools")
-def test_columns_whose_rows_would_meet_in_banks_are_left_to_strips() -> None:
+def test_rows_that_would_meet_in_banks_take_no_more_turns_than_others() -> None:
+    """Where they lie as in memory strips, which have no such rows, took less time."""
     fields = {"op": "max", "shape": (64, 512, 32, 32), "kernel": 13, "pads": 6}
     dtypes = ("float16", "float32")
     cases = [Case.from_json({"id": dtype, "dtype": dtype} | fields) for dtype in dtypes]
-    others = analysed(planned(cases, "separable_staged"))
-    for row, other in zip(analysed(planned(cases)), others, strict=True):
-        assert "strips<" in row["launches"][0]["kernel"]
+    others = analysed(planned(cases, "strips"))
+    for case, row, other in zip(cases, analysed(planned(cases)), others, strict=True):
+        assert "separable_planes<" in row["launches"][0]["kernel"]
+        # Of each output four times a word, or half a one: to and from shared memory.
+        words = case.problem.dtype.itemsize / 4
+        assert row["turns"] == pytest.approx(4 * words * 128 / 32)
         assert row["predicted"] > 1.05 * other["predicted"]
 
 

@@ -31,7 +31,7 @@ from gpupool import launch, oracle, planner
 from gpupool.dtypes import BFLOAT16, DTYPES, FLOAT16
 from gpupool.jit import kernel_folder
 from gpupool.opset import OPERATORS
-from gpupool.planner import THREADS, Plan, roi, rows, separable, separable_staged, specialised
+from gpupool.planner import THREADS, Plan, roi, rows, separable, separable_planes, specialised
 from gpupool.planner.launches import SHARED_BYTES
 from gpupool.planner.parameters import window_dtype
 from gpupool.planner.plane import PART_LOADS
@@ -69,7 +69,7 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "staged rows": ("rows_staged", STAGED | {"STAGE": 10**9, "ORDERS": (False,)}),
     "rows in shared memory": ("rows_staged", STAGED | IN_SHARED_MEMORY | {"ORDERS": (True,)}),
-    "separable_staged": ("separable_staged", STAGED),
+    "separable_planes": ("separable_planes", STAGED),
     "plane": ("plane", {}),
     "few workers": ("plane", {"FILL": 1}),
     "plane_staged": ("plane_staged", {}),
@@ -390,7 +390,7 @@ def of_one_window(spatial: tuple[int, ...]) -> dict[str, Any]:
 MAKE: dict[str, Callable[[Case], Case]] = {
     "channels": whole_images,
     "rows_staged": adjoining_planes,
-    "separable_staged": maxima_of_small_planes,
+    "separable_planes": maxima_of_small_planes,
     "plane_staged": whole_planes,
     "plane_parts": long_planes,
     "channels_parts": long_images,
@@ -873,7 +873,7 @@ def columns_and_rows(dtype: str) -> list[Configuration]:
     """Maxima in whole blocks and others, of windows over every edge and apart.
 
     Columns, rows of results and columns of them are of odd numbers, too, and so are the planes of
-    the last block. Results are fewer than elements, or as many.
+    the last block. Results are fewer than elements, as many or more, and spread in some.
     """
     found = []
     for shape, window in (
@@ -885,27 +885,33 @@ def columns_and_rows(dtype: str) -> list[Configuration]:
         ((1, 43, 10, 10), {"kernel_shape": (2, 5), "pads": (1, 2, 0, 1)}),
         ((1, 43, 13, 13), {"kernel_shape": 5, "pads": 2}),
         ((2, 32, 8, 9), {"kernel_shape": (3, 2), "strides": 2, "pads": (1, 0, 0, 0)}),
+        ((1, 45, 5, 32), {"kernel_shape": (2, 3), "pads": (1, 1, 1, 1)}),
+        ((1, 47, 5, 8), {"kernel_shape": (2, 9), "pads": (0, 4, 1, 4)}),
     ):
         case = Case("max_pool", (with_a_few_nan(dtype, shape),), window)
-        found.append(Configuration(case, "separable_staged"))
+        found.append(Configuration(case, "separable_planes"))
     return found
 
 
 @pytest.mark.parametrize("dtype", [dtype.name for dtype in DTYPES])
-def test_columns_and_rows_of_staged_planes_equal_the_oracle(dtype):
+def test_columns_and_rows_of_small_planes_equal_the_oracle(dtype):
     found = columns_and_rows(dtype)
     launches = compile_ahead(found, build="checked")
-    staged = [launch.template for launch in launches if launch.kernel == "separable_staged"]
-    assert len(staged) == len(found), launches
-    assert {template[-1] for template in staged} == {"false", "true"}, "whole blocks or not"
+    templates = [launch.template for launch in launches if launch.kernel == "separable_planes"]
+    assert len(templates) == len(found), launches
+    assert {template[-1] for template in templates} == {"false", "true"}, "whole blocks or not"
     for numbers in (6, 7, 8):
-        assert {int(template[numbers]) % 2 for template in staged} == {0, 1}, "columns, and results"
+        assert {int(template[numbers]) % 2 for template in templates} == {0, 1}, (
+            "columns, and results"
+        )
+    assert {template[13] for template in templates} == {"false", "true"}, "spread or not"
+    assert any(int(template[7]) > int(template[5]) for template in templates), "more results"
     for configuration in found:
         assert_configuration_right(configuration, build="checked")
 
 
 MERGES = """
-#include "separable_staged.cu"
+#include "separable_planes.cu"
 struct Counting {
     long long* merges;
     __device__ int merge(int a, int b) const { return ++*merges, most(a, b); }
@@ -935,7 +941,7 @@ def test_merges_of_a_line_count_as_the_kernel_merges():
     module = EmulatedModule(code, include_dir=kernel_folder(), expression="count_merges")
     counted = np.zeros(len(axes), np.int64)
     module.get_function("count_merges")((1,), (1,), (counted,))
-    assert counted.tolist() == [separable_staged.merges(axis) for axis in axes]
+    assert counted.tolist() == [separable_planes.merges(axis) for axis in axes]
     assert len({*counted.tolist()}) > 20
 
 

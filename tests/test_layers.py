@@ -41,7 +41,7 @@ ORDER = (
     "planner.rows",
     "planner.staged",
     "planner.rows_staged",
-    "planner.separable_staged",
+    "planner.separable_planes",
     "planner.separable",
     "planner.separable_vectors",
     "planner.strips",

@@ -23,7 +23,7 @@ from gpupool.planner import (
     rows,
     rows_staged,
     separable,
-    separable_staged,
+    separable_planes,
     separable_vectors,
     staged,
     strips,
@@ -31,7 +31,7 @@ from gpupool.planner import (
     window,
 )
 from gpupool.planner.geometry import Geometry
-from gpupool.planner.launches import AHEAD, THREADS, Launch, Plan, Scalar
+from gpupool.planner.launches import AHEAD, NEARLY, THREADS, Launch, Plan, Scalar
 from gpupool.planner.parameters import by_powers
 from gpupool.planner.specialised import COMPILED_IN, admissible, admit, specialisable
 from gpupool.problem import (
@@ -45,11 +45,11 @@ from gpupool.problem import (
 
 __all__ = ["KERNELS", "THREADS", "Launch", "Plan", "Scalar", "plan"]
 
-STAGED = {"separable_staged": separable_staged.cheapest, "rows_staged": rows_staged.cheapest}
-"""What chooses how planes are staged that have more windows than one, by kernel: the quicker first,
-so that the other need look at no more than costs less."""
+STAGED = {"separable_planes": separable_planes.cheapest, "rows_staged": rows_staged.cheapest}
+"""What chooses how planes are staged that have more windows than one, by kernel. The first one is
+quicker to choose and to compile, so that the other must cost less by more than NEARLY tells."""
 
-_Way = rows_staged.Staged | separable_staged.Separated
+_Way = rows_staged.Staged | separable_planes.Separated
 
 TILED = ("rows", *STAGED)
 """The kernels of tiles of rows, and of staged planes."""
@@ -197,8 +197,8 @@ def _tiled(
 ) -> _Tiled | None:  # fmt: skip
     """Choose a tile of rows.cu, or staged planes; unless asked for, where they are worth it.
 
-    Planes are staged where the tile costs more than leaves memory the limit and they cost clearly
-    less. They may be all that serves, and count only if they may be compiled.
+    Planes are staged where the tile costs more than nearly leaves memory the limit and they cost
+    clearly less. They may be all that serves, and count only if they may be compiled.
     """
     if kernel in ("window", "specialised", *SHARING, "channels") or not specialisable(geometry):
         return None
@@ -208,7 +208,7 @@ def _tiled(
     needed = cost
     if tile is not None and staged.adjoin(geometry):
         needed = rows.total_cost(problem, geometry, tile)
-    worth = needed / AHEAD if needed > rows.limit(problem, geometry) else 0
+    worth = needed / AHEAD if needed > NEARLY * rows.limit(problem, geometry) else 0
     way = _staged_way(problem, geometry, alignment, kernel, worth)
     if way:
         launches.insert(0, way.launch())
@@ -230,7 +230,7 @@ def _staged_way(
     way = None
     for name in STAGED:
         if worth and kernel in ("auto", name, *FUSED):
-            way = admitted(name, way.cost if way else worth) or way
+            way = admitted(name, way.cost / NEARLY if way else worth) or way
     return way or (admitted(kernel, inf) if kernel in STAGED else None)
 
 

@@ -22,11 +22,7 @@ from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import (
     AHEAD,
     BLOCKS,
-    LINE_BYTES,
-    LOOKUP,
     NEARLY,
-    SECTOR,
-    SECTOR_BYTES,
     SHARED_BYTES,
     THREADS,
     TURN,
@@ -36,8 +32,8 @@ from gpupool.planner.launches import (
 )
 from gpupool.planner.parameters import boolean
 from gpupool.planner.staged import (
-    STAGED_BYTES,
     adjoin,
+    copy_cost,
     plane_bytes,
     result_bytes,
     whole_vectors,
@@ -69,6 +65,10 @@ they begin anywhere in a vector, and for each line where some threads go from th
 
 PART_CODE, SKEW_CODE = 50, 90
 """What parts of rows take to compile as long as, and planes that begin anywhere in a vector."""
+
+STAGED_BYTES = 160
+"""Bytes of shared memory for each thread, at most: a multiprocessor has as much for two thirds of
+its threads."""
 
 MARGINS = 6 * VECTOR_BYTES
 """Shared memory around planes and results, at most."""
@@ -218,11 +218,10 @@ class Staged:
     def least_cost(self) -> float:
         """The cost if shared memory served every access in a turn."""
         cost = self.instructions + TURN * sum(self._accesses)
-        cost += (LOOKUP + TURN) * self._vectors * VECTOR_BYTES / LINE_BYTES
+        read, written = (self.geometry.planes * size for size in self._bytes)
         if self.results:
-            written = self.geometry.planes * result_bytes(self.problem, self.geometry)
-            return cost + SECTOR * written / SECTOR_BYTES
-        return cost + rows.store_cost(self.problem, self.geometry, self.tile)
+            return cost + copy_cost(read, written)
+        return cost + copy_cost(read, 0) + rows.store_cost(self.problem, self.geometry, self.tile)
 
     @cached_property
     def instructions(self) -> float:
@@ -230,15 +229,10 @@ class Staged:
         each = STAGE * self.results + PART * (not self.tile.row) + RAGGED * (not self.whole)
         each += SKEW * (self.tile.row > 0 and not self._aligned)
         lines = self.geometry.slices * len(self._lines) if self.mirrored else 0
-        copies = COPY * self._vectors if self.results else 0
+        copied = self.geometry.planes * sum(self._bytes) if self.results else 0
         threads = self.tile.threads(self.geometry)
+        copies = COPY * copied / VECTOR_BYTES
         return self.alone.total + (each + MIRRORED_LINE * lines) * threads + copies
-
-    @property
-    def _vectors(self) -> float:
-        """Vectors that are copied, to shared memory and back."""
-        read, written = self._bytes
-        return self.geometry.planes * (read + written * self.results) / VECTOR_BYTES
 
     def launch(self) -> Launch:
         """Launch blocks that copy so many planes each."""

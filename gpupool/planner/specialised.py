@@ -30,7 +30,7 @@ COMPILED_IN = {
     "specialised": "window",
     "rows": "rows",
     "rows_staged": "rows",
-    "separable_staged": "separable_staged",
+    "separable_planes": "separable_planes",
     "strips": "strips",
     "separable_vectors": "separable_vectors",
 }

@@ -1,4 +1,4 @@
-"""Small planes that adjoin, which blocks copy to shared memory: what is true of all of them."""
+"""Small planes that adjoin, which blocks take whole, in shared memory: what is true of them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from collections.abc import Iterable
 from math import prod
 
 from gpupool.planner.geometry import Geometry
-from gpupool.planner.launches import VECTOR_BYTES
+from gpupool.planner.launches import (
+    LINE_BYTES,
+    LOOKUP,
+    SECTOR,
+    SECTOR_BYTES,
+    TURN,
+    VECTOR_BYTES,
+)
 from gpupool.problem import PoolProblem
-
-STAGED_BYTES = 160
-"""Bytes of shared memory for each thread, at most: a multiprocessor has as much for two thirds of
-its threads."""
 
 
 def adjoin(geometry: Geometry) -> bool:
@@ -39,3 +42,8 @@ def plane_bytes(problem: PoolProblem, geometry: Geometry) -> int:
 def result_bytes(problem: PoolProblem, geometry: Geometry) -> int:
     """Return the bytes of a plane of results."""
     return prod(dim.axis.out for dim in geometry.dims) * problem.out_dtype.itemsize
+
+
+def copy_cost(read: float, written: float) -> float:
+    """Return what issues while bytes that are copied to shared memory, and back, are served."""
+    return (LOOKUP + TURN) * (read + written) / LINE_BYTES + SECTOR * written / SECTOR_BYTES

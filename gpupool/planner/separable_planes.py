@@ -1,0 +1,429 @@
+"""separable_planes.cu: which small planes take maxima down their columns, then along their rows.
+
+A thread takes a column from memory, leaves what windows are down it in shared memory, and then
+takes a row of that. Of narrow elements it takes two at once, in words: columns that adjoin and then
+two rows, or, where columns are of an odd number, those of two planes. What it costs hardly depends
+on the window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from itertools import chain
+from math import gcd, inf, prod
+from operator import attrgetter
+from typing import NamedTuple
+
+import numpy as np
+
+from gpupool.planner.banks import BANKS, WORD_BYTES, Array, mean_turns
+from gpupool.planner.geometry import Geometry
+from gpupool.planner.launches import (
+    AHEAD,
+    BLOCKS,
+    FEW_THREADS,
+    LINE_BYTES,
+    LOOKUP,
+    SHARED_BYTES,
+    THREADS,
+    TURN,
+    VECTOR_BYTES,
+    WARP,
+    Launch,
+)
+from gpupool.planner.parameters import (
+    boolean,
+    kernel_sizes,
+    operator,
+    pairs,
+    sizes,
+    vector_width,
+    window_parameters,
+)
+from gpupool.planner.rows import SHORT_CODE
+from gpupool.planner.staged import (
+    adjoin,
+    copy_cost,
+    plane_bytes,
+    result_bytes,
+    whole_vectors,
+)
+from gpupool.problem import PoolProblem
+from gpupool.window import Axis
+
+SETUP, UNEVEN, COPY = 49, 24, 6
+"""Instructions of a thread, what it takes more where the last block has fewer planes, and those of
+each vector of results that it copies."""
+
+
+class _Cost(NamedTuple):
+    """Those of an access, of a word that is made of two elements or taken apart, and of a merge."""
+
+    access: float
+    word: float
+    merge: float
+
+
+COSTS = {
+    "float64": _Cost(0.8, 0, 3.9),
+    "float32": _Cost(1.0, 0, 0.9),
+    "float16": _Cost(0.9, 1.4, 0.8),
+    "bfloat16": _Cost(0.9, 1.4, 0.8),
+    "int8": _Cost(1.9, 1.1, 0.75),
+    "uint8": _Cost(0.9, 1.35, 0.95),
+}
+"""By the dtype of the elements of lines."""
+
+SPREAD = 7
+"""Those of a store of results that are spread."""
+
+CODE = 45
+"""Those that take to compile as long as the copies."""
+
+
+def cheapest(
+    problem: PoolProblem, geometry: Geometry, alignment: int, most: float = inf
+) -> Separated | None:  # fmt: skip
+    """Return the blocks that issue least, if they cost no more than ``most`` and are short code.
+
+    They lie in shared memory in the way that takes fewer turns.
+    """
+    if alignment < VECTOR_BYTES or not serves(problem, geometry):
+        return None
+    way = min(_ways(problem, geometry), key=attrgetter("instructions"), default=None)
+    if way is None or way.code > SHORT_CODE or way.least_cost > most:
+        return None  # before its turns are counted, which takes longest
+    layouts = (way, replace(way, aligned=True))
+    way = min((of for of in layouts if of.shared <= SHARED_BYTES), key=attrgetter("turns"))
+    return way if way.cost <= most else None
+
+
+def serves(problem: PoolProblem, geometry: Geometry) -> bool:
+    """Whether these are maxima of planes that adjoin, and taps do, some of them in the plane."""
+    if problem.reduction != "max" or problem.indices or len(geometry.dims) != 2:
+        return False
+    axes = [dim.axis for dim in geometry.dims]
+    return adjoin(geometry) and all(axis.touches and axis.dilation == 1 for axis in axes)
+
+
+def _ways(problem: PoolProblem, geometry: Geometry) -> Iterator[Separated]:
+    """Give blocks whose results begin and end with vectors, and which fill a card.
+
+    They may take all the shared memory that a block has: threads read whole columns at once, so
+    that few of them keep memory busy.
+    """
+    one = Separated(problem, geometry, 1)
+    down, along = one.axes
+    threads = max(along.size, down.out) / one.many  # of a plane
+    if threads * geometry.planes < BLOCKS * THREADS:
+        return
+    for planes in range(one.deep, min(int(THREADS / threads), geometry.planes) + 1):
+        way = Separated(problem, geometry, planes)
+        if (
+            whole_vectors(planes, (result_bytes(problem, geometry),))
+            and FEW_THREADS <= way.threads <= THREADS
+            and way.shared <= SHARED_BYTES
+        ):
+            yield way
+
+
+@dataclass(frozen=True)
+class Separated:
+    """Blocks of so many planes."""
+
+    problem: PoolProblem
+    geometry: Geometry
+    planes: int
+    aligned: bool = False  # whether columns of neighbouring layers lie in neighbouring banks, too
+
+    @property
+    def axes(self) -> tuple[Axis, Axis]:
+        """Down the columns, and along the rows."""
+        down, along = (dim.axis for dim in self.geometry.dims)
+        return down, along
+
+    @cached_property
+    def many(self) -> int:
+        """Elements that a cell of shared memory holds: two in a word, if they are narrow."""
+        return 2 if pairs(self.problem) else 1
+
+    @cached_property
+    def deep(self) -> int:
+        """Planes that cells hold elements of: two where columns are of an odd number.
+
+        Of one plane a cell holds neighbours in a row.
+        """
+        return 2 if self.axes[1].size % self.many else 1
+
+    @property
+    def wide(self) -> int:
+        """Neighbours in a row that a cell holds."""
+        return self.many // self.deep
+
+    @cached_property
+    def columns(self) -> int:
+        """Cells of a row."""
+        return self.axes[1].size // self.wide
+
+    @property
+    def layers(self) -> int:
+        """Planes of a block, or pairs of them that cells hold."""
+        return -(-self.planes // self.deep)
+
+    @cached_property
+    def lines(self) -> tuple[int, int]:
+        """Threads that take the columns of a block, and then the rows of that."""
+        return self.layers * self.columns, -(-self.layers * self.axes[0].out // self.wide)
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return max(self.lines)
+
+    @property
+    def cell_bytes(self) -> int:
+        """Bytes of a cell."""
+        return max(self.problem.dtype.itemsize, WORD_BYTES)
+
+    @cached_property
+    def widths(self) -> tuple[int, int]:
+        """Cells of a load of a row, and elements of a store of results."""
+        load = gcd(self.columns, VECTOR_BYTES // self.cell_bytes)
+        return load, vector_width(VECTOR_BYTES, self.problem.dtype, self.axes[1].out)
+
+    @cached_property
+    def pitch(self) -> int:
+        """Cells from row to row: an odd number of loads, which meet in no bank."""
+        load, _ = self.widths
+        return self.columns + load * (self.columns // load % 2 == 0)
+
+    @cached_property
+    def layer(self) -> int:
+        """Cells from layer to layer."""
+        rows = self.axes[0].out * self.pitch
+        banks = BANKS * WORD_BYTES // self.cell_bytes
+        return rows + (self.columns - rows) % banks if self.aligned else rows
+
+    @property
+    def spread(self) -> bool:
+        """Whether rows of results would meet in banks if they lay as they are."""
+        return self._row_bytes in (2 * VECTOR_BYTES, 4 * VECTOR_BYTES, 8 * VECTOR_BYTES)
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory: of cells, and then of results, which are spread within lines."""
+        results = -(-self.layers * self.deep * self._result_bytes // LINE_BYTES) * LINE_BYTES
+        return max(self.layers * self.layer * self.cell_bytes, results)
+
+    @property
+    def _row_bytes(self) -> int:
+        return self.axes[1].out * self.problem.dtype.itemsize
+
+    @cached_property
+    def _result_bytes(self) -> int:
+        return result_bytes(self.problem, self.geometry)
+
+    @cached_property
+    def code(self) -> float:
+        """Instructions that take as long to compile as the kernel."""
+        return CODE + self._of_thread + sum(self._of_lines)
+
+    @property
+    def _whole(self) -> bool:
+        """Whether all blocks have the same number of planes."""
+        return self.geometry.planes % self.planes == 0
+
+    @property
+    def _of_thread(self) -> float:
+        """Instructions of a thread whatever the lines."""
+        return SETUP if self._whole else SETUP + UNEVEN
+
+    @cached_property
+    def _of_lines(self) -> tuple[float, float]:
+        """Instructions for a column, and for a row."""
+        (down, along), (_, store) = self.axes, self.widths
+        dtype = self.problem.dtype
+        access, word, merge = COSTS[dtype.name]
+        # Words of two columns are in memory as they are but for bytes, of which there are halves.
+        in_words = word * (self.deep == 2 or dtype.itemsize == 1)
+        of_column = (access * self.deep + in_words) * len(taps(down)) + access * down.out
+        of_row = access * (self.wide * len(self._loads) + self.many * along.out / store)
+        of_row += word * (len(taps(along)) * (self.wide - 1) + along.out)
+        of_row += SPREAD * self.spread * self.many * along.out / store
+        return of_column + merge * merges(down), of_row + merge * merges(along)
+
+    @cached_property
+    def instructions(self) -> float:
+        """Those of all warps, of which some threads may have nothing to do."""
+        issued = self._of_thread * _warps(self.threads)
+        for lines, of_line in zip(self.lines, self._of_lines, strict=True):
+            issued += of_line * _warps(lines)
+        copies = COPY * self._result_bytes / VECTOR_BYTES
+        return (issued * WARP / self.planes + copies) * self.geometry.planes
+
+    @property
+    def rivals_cost(self) -> float:
+        """What others, which tell theirs alone, compare with their instructions."""
+        return AHEAD * self.instructions
+
+    @cached_property
+    def cost(self) -> float:
+        """Instructions, and those that would issue while all else is served."""
+        return self.least_cost + TURN * (self.turns - self.least_turns)
+
+    @cached_property
+    def least_cost(self) -> float:
+        """What they cost if no lines met in banks."""
+        copies = copy_cost(0, self.geometry.planes * self._result_bytes)
+        return self.instructions + copies + LOOKUP * self.lookups + TURN * self.least_turns
+
+    @cached_property
+    def lookups(self) -> float:
+        """Lines of the first cache that are looked up for columns."""
+        return self._of_all(self._columns_read.lookups)
+
+    @cached_property
+    def least_turns(self) -> float:
+        """Turns of shared memory if no lines met in banks."""
+        return self._of_all(sum(access.least_turns for access in self._accesses))
+
+    @cached_property
+    def turns(self) -> float:
+        """Turns of shared memory in which columns are written, and rows read and written."""
+        return self._of_all(sum(access.turns for access in self._accesses))
+
+    def _of_all(self, of_block: float) -> float:
+        return of_block * self.geometry.planes / self.planes
+
+    @property
+    def _loads(self) -> list[int]:
+        """Those of a row that hold taps."""
+        load, _ = self.widths
+        return sorted({tap // (load * self.wide) for tap in taps(self.axes[1])})
+
+    @property
+    def _columns_read(self) -> _Accesses:
+        """Columns in memory."""
+        (down, along), item = self.axes, self.problem.dtype.itemsize
+        plane = plane_bytes(self.problem, self.geometry)
+        layers = np.arange(self.layers)[:, None] * self.deep * plane
+        columns = (layers + np.arange(self.columns) * self.wide * item).ravel()
+        rows = np.array(taps(down)) * along.size * item
+        offsets = np.add.outer(np.arange(self.deep) * plane, rows)
+        return _Accesses(columns, offsets, self.wide * item)
+
+    @cached_property
+    def _accesses(self) -> tuple[_Accesses, ...]:
+        """Columns that are written to shared memory, rows that are read there, and results.
+
+        Of an odd number of rows the last one counts as two.
+        """
+        rows, (load, store), cell = self.axes[0].out, self.widths, self.cell_bytes
+        layers = np.arange(self.layers)[:, None] * self.layer
+        columns = (layers + np.arange(self.columns)).ravel()
+        down = np.arange(rows) * self.pitch
+        line = np.arange(self.wide * self.lines[1]).reshape(self.wide, -1)
+        layer, row = np.divmod(line, rows)
+        begin = layer * self.layer + row * self.pitch
+        along = np.array(self._loads) * load
+        to = layer * self.deep * self._result_bytes + row * self._row_bytes
+        width = store * self.problem.dtype.itemsize
+        planes = np.arange(self.deep) * self._result_bytes
+        stores = np.add.outer(planes, np.arange(0, self._row_bytes, width))
+        return (
+            _Accesses(columns * cell, down * cell, cell),
+            _Accesses(begin * cell, along * cell, load * cell),
+            _Accesses(to, stores, width, self.spread),
+        )
+
+    def launch(self) -> Launch:
+        """Launch blocks of so many planes each."""
+        down, along = axes = self.axes
+        moved = self.planes * self._result_bytes // VECTOR_BYTES // self.threads
+        of_planes = down.pad_begin, along.pad_begin, down.size, along.size, down.out, along.out
+        in_shared_memory = *self.widths, self.pitch, self.layer
+        template = (
+            operator(self.problem, "int"), kernel_sizes(axes), sizes([a.stride for a in axes]),
+            *map(str, of_planes), *map(str, in_shared_memory), boolean(self.spread),
+            *map(str, (self.planes, self.threads, moved)), boolean(self._whole),
+        )  # fmt: skip
+        grid = (-(-self.geometry.planes // self.planes), 1)
+        return Launch(
+            "separable_planes.cu", "separable_planes", template, ("x", "y"),
+            (window_parameters(self.problem, self.geometry),), grid, self.shared, self.threads,
+        )  # fmt: skip
+
+
+class _Accesses(NamedTuple):
+    """What threads read or write at once: of each line so many bytes, at each of some offsets."""
+
+    lines: Array
+    offsets: Array
+    width: int
+    spread: bool = False  # so that none meet in banks
+
+    @property
+    def of_warps(self) -> int:
+        """Accesses of all warps."""
+        *more, threads = self.lines.shape
+        accesses: int = _warps(threads) * prod(more) * self.offsets.size
+        return accesses
+
+    @property
+    def lookups(self) -> int:
+        """Lines of the first cache that all lie in, of threads one behind the other."""
+        lanes = np.minimum(np.arange(_warps(self.lines.size) * WARP), self.lines.size - 1)
+        places = np.add.outer(self.offsets.ravel(), self.lines[lanes]) // LINE_BYTES
+        return self.of_warps + int(np.count_nonzero(np.diff(places.reshape(-1, WARP))))
+
+    @property
+    def least_turns(self) -> int:
+        """Turns if no lines met in banks."""
+        return self.of_warps * max(self.width // WORD_BYTES, 1)
+
+    @property
+    def turns(self) -> float:
+        """Turns of all: offsets that differ by whole words take as many as each other."""
+        if self.spread:
+            return self.least_turns
+        firsts, times = np.unique(self.offsets % WORD_BYTES, return_counts=True)
+        each = [mean_turns(self.lines + first, self.width) for first in firsts]
+        return self.of_warps * float(times @ each) / self.offsets.size
+
+
+def _warps(threads: int) -> int:
+    return -(-threads // WARP)
+
+
+@lru_cache
+def taps(axis: Axis) -> list[int]:
+    """Return the elements of a line that are in a window.
+
+    >>> taps(Axis.resolve(8, kernel=2, stride=3))
+    [0, 1, 3, 4, 6, 7]
+    """
+    begins = (output * axis.stride - axis.pad_begin for output in range(axis.out))
+    windows = (range(max(begin, 0), min(begin + axis.kernel, axis.size)) for begin in begins)
+    return sorted(set(chain.from_iterable(windows)))
+
+
+@lru_cache
+def merges(axis: Axis) -> int:
+    """Return how often a line is merged: ``merge_line`` in kernels/separable_planes.cu.
+
+    >>> merges(Axis.resolve(20, kernel=13, pads=(6, 6))), merges(Axis.resolve(20, kernel=3))
+    (41, 30)
+    """
+    sharing = (axis.kernel - 1) // axis.stride + 1
+    count = 0
+    for first in range(0, axis.out, sharing):
+        begins = [
+            i * axis.stride - axis.pad_begin for i in range(first, min(first + sharing, axis.out))
+        ]
+        ends = [min(begin + axis.kernel, axis.size) - 1 for begin in begins]
+        common = ends[0]
+        count += common - max(begins[0], 0) + max(ends[-1] - common - 1, 0)
+        count += sum(end > common for end in ends)
+    return count
