@@ -1025,6 +1025,13 @@ def test_words_of_two_elements_are_made_and_taken_apart(
         ((1, 20164, 13, 13), {"kernel_shape": 5}, False),
         ((1, 13108, 20, 20), {"kernel_shape": 5}, True),
         ((1, 13107, 20, 20), {"kernel_shape": 5}, False),
+        # However much shared memory each thread has, and of more rows or columns of results.
+        *(
+            ((64, 512, *size), {"kernel_shape": 3, "strides": 16}, True)
+            for size in product((40, 41), (41, 42))
+        ),
+        ((64, 512, 6, 20), {"kernel_shape": 13, "pads": (7, 0, 6, 0)}, True),
+        ((64, 512, 20, 6), {"kernel_shape": 13, "pads": (0, 7, 0, 6)}, True),
     ],
 )
 def test_columns_are_taken_where_they_fill_a_card(
