@@ -398,15 +398,15 @@ def _warps(threads: int) -> int:
 
 
 @lru_cache
-def taps(axis: Axis) -> list[int]:
+def taps(axis: Axis) -> tuple[int, ...]:
     """Return the elements of a line that are in a window.
 
     >>> taps(Axis.resolve(8, kernel=2, stride=3))
-    [0, 1, 3, 4, 6, 7]
+    (0, 1, 3, 4, 6, 7)
     """
     begins = (output * axis.stride - axis.pad_begin for output in range(axis.out))
     windows = (range(max(begin, 0), min(begin + axis.kernel, axis.size)) for begin in begins)
-    return sorted(set(chain.from_iterable(windows)))
+    return tuple(sorted(set(chain.from_iterable(windows))))
 
 
 @lru_cache
