@@ -14,7 +14,16 @@ from gpupool import jit
 from gpupool.device import compiler_reason
 from gpupool.errors import GpupoolError
 from gpupool.planner import THREADS, Launch, Plan, plan
-from gpupool.planner.launches import BUDGET, LOOKUP, SECTOR, SECTOR_BYTES, TURN, WARP
+from gpupool.planner.launches import (
+    ALONE,
+    BUDGET,
+    LOOKUP,
+    SECTOR,
+    SECTOR_BYTES,
+    TOGETHER,
+    TURN,
+    WARP,
+)
 from gpupool.problem import PoolProblem
 
 from . import issue, sass
@@ -31,10 +40,6 @@ SAMPLES = 16, 64, 256
 
 MULTIPROCESSORS = 132
 """Of an H200: a launch of fewer blocks lets slots to issue instructions pass on the others."""
-
-ALONE, TOGETHER = 0.70, 0.45
-"""Parts of memory's time and of all that is served that a launch takes, if no less than memory's:
-see SECTOR of gpupool.planner.launches."""
 
 REGISTERS, WARPS, SHARED, BLOCKS = 65536, 64, 228 * 1024, 32
 """Limits of one sm_90 multiprocessor."""

@@ -1143,7 +1143,7 @@ IN_SHARED_MEMORY = [
 def test_odd_rows_in_shared_memory_issue_clearly_less_and_move_whole_vectors() -> None:
     """Read from memory they are single elements, and so are their results."""
     chosen = planned(IN_SHARED_MEMORY, **emulator.ROWS_ALONE)
-    with emulator.constants(AHEAD=10**9):
+    with emulator.constants(NEARLY=10**9):  # no planes are staged, no tile is another than usual
         others = planned(IN_SHARED_MEMORY)
     for one, other in zip(analysed(chosen), analysed(others), strict=True):
         (launch,) = one["launches"]
@@ -1166,8 +1166,8 @@ def served(row: dict[str, Any]) -> float:
 STAGED_CASES = [
     *select(CASES, ["W07", "W09", "W10", "W25"]),
     Case.from_json(
-        {"id": "narrow", "op": "max", "dtype": "float16", "shape": (64, 512, 64, 8)}
-        | {"kernel": 3, "strides": 2, "pads": 1}
+        {"id": "straight", "op": "max", "dtype": "float16", "shape": (64, 512, 64, 6)}
+        | {"kernel": 3}
     ),
     *IN_SHARED_MEMORY,
 ]
@@ -1190,7 +1190,7 @@ SEPARATED = [
             ("float32", (64, 512, 13, 13), {"kernel": 5, "pads": 2}),
             ("float64", (64, 512, 13, 13), {"kernel": 7}),
             ("int8", (64, 512, 14, 10), {"kernel": 7, "pads": 3}),
-            ("float16", (64, 512, 26, 9), {"kernel": 2, "strides": 3}),  # lines that no window has
+            ("float16", (64, 512, 26, 17), {"kernel": 2, "strides": 3}),  # lines that no window has
             ("bfloat16", (64, 512, 9, 10), {"kernel": 7, "pads": 3}),
             ("float32", (64, 512, 20, 20), {"kernel": 4, "strides": 2, "pads": 2}),
             ("float16", (61, 257, 18, 18), {"kernel": 9, "pads": 4}),  # blocks of unlike numbers
@@ -1224,8 +1224,8 @@ def test_columns_then_rows_are_taken_where_all_that_is_served_is_less_by_the_cou
 @pytest.mark.slow
 @pytest.mark.usefixtures("tools")
 def test_estimates_of_rows_in_shared_memory_meet_the_counts() -> None:
-    cases = [*STAGED_CASES, *STAGED_PARTS]
-    for case, row in zip(cases, analysed(planned(cases, **emulator.ROWS_ALONE)), strict=True):
+    cases = [*STAGED_CASES, *STAGED_PARTS, NARROW]
+    for case, row in zip(cases, analysed(planned(cases, "rows_staged")), strict=True):
         geometry = Geometry.of(case.problem, contiguous(case.problem.shape))
         way = rows_staged.cheapest(case.problem, geometry, 16)
         assert way is not None
@@ -1248,8 +1248,46 @@ def test_planes_are_staged_where_all_that_is_served_is_clearly_less() -> None:
         geometry = Geometry.of(case.problem, contiguous(case.problem.shape))
         tile = rows.cheapest(case.problem, geometry, 16)
         assert tile is not None
-        estimate = rows.total_cost(case.problem, geometry, tile) / case.outputs
+        estimate = rows.total_cost(case.problem, geometry, tile.launched) / case.outputs
         assert 3 / 4 < estimate / served(other) < 4 / 3, (case, tile)
+
+
+NARROW = Case.from_json(
+    {"id": "narrow", "op": "max", "dtype": "float16", "shape": (64, 512, 64, 8)}
+    | {"kernel": 3, "strides": 2, "pads": 1}
+)
+"""Planes that a tile from memory serves better than a block that copies them."""
+
+SOONER = [
+    NARROW,
+    *(
+        Case.from_json({"id": "sooner", "op": op, "dtype": dtype, "shape": shape} | window)
+        for op, dtype, shape, window in (
+            ("max", "float16", (64, 64, 147, 147), {"kernel": 3, "strides": 2}),
+            ("average", "bfloat16", (64, 64, 27, 27), {"kernel": 2, "strides": 2}),
+            ("max", "float32", (64, 16, 147, 99), {"kernel": 3, "dilations": 2}),
+            ("max", "int8", (64, 3, 14, 32, 33), {"kernel": 2, "strides": 2}),
+            ("max", "float16", (64, 512, 26, 9), {"kernel": 2, "strides": 3}),
+        )
+    ),
+]
+"""Where the tile that issues little is served late: rows that no vector divides, or taken whole."""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tools")
+def test_the_tile_of_which_clearly_less_is_served_is_sooner_by_the_counts() -> None:
+    """Of 2686 drawn problems 177 take another tile, or none that is staged any more.
+
+    By forecast that is 1.16 times as soon in the median; of those that leave staged planes seven
+    are later, by a tenth at most.
+    """
+    with emulator.constants(NEARLY=10**9):
+        usual = planned(SOONER)
+    for case, one, other in zip(SOONER, analysed(planned(SOONER)), analysed(usual), strict=True):
+        assert all("rows<" in row["launches"][0]["kernel"] for row in (one, other))
+        assert one["predicted"] > 1.1 * other["predicted"], case
+        assert one["launches"][0]["code"] <= max(other["launches"][0]["code"], rows.SHORT_CODE)
 
 
 @pytest.mark.slow
@@ -1282,8 +1320,9 @@ def test_estimates_of_rows_meet_the_counts(dtype: str) -> None:
     ]
     for case, row in zip(cases, analysed(planned(cases, "rows")), strict=True):
         geometry = Geometry.of(case.problem, contiguous(case.problem.shape))
-        tile = rows.cheapest(case.problem, geometry, 16)
-        assert tile is not None
+        found = rows.cheapest(case.problem, geometry, 16)
+        assert found is not None
+        tile = found.launched
         estimate = Estimate.of(case.problem, geometry, tile).total / tile.threads(geometry)
         (launch,) = row["launches"]
         assert 3 / 4 < estimate / launch["path"] < 4 / 3, (case, tile)

@@ -287,7 +287,7 @@ def test_threads_of_few_staged_planes_have_all_their_vectors_on_the_way_at_once(
     [
         ("float16", (20, 20), {"kernel_shape": 13, "pads": 6}, True, False, True),
         ("float16", (28, 28), {"kernel_shape": 3, "pads": 1}, True, False, True),
-        ("float16", (64, 8), {"kernel_shape": 3, "strides": 2, "pads": 1}, False, False, False),
+        ("float16", (64, 6), {"kernel_shape": 3}, False, False, False),
         ("float16", (16, 14, 14), {"kernel_shape": 3, "strides": 2, "pads": 1}, True, True, False),
         ("int8", (14, 14), {"kernel_shape": 7, "pads": 3}, True, False, True),
         ("float32", (13, 13), {"kernel_shape": 5, "pads": 2}, True, False, True),
@@ -650,8 +650,7 @@ def test_tiles_whose_lines_meet_in_banks_take_them_from_either_end(
     op: str, dtype: str, size: int, window: dict[str, Any], mirrored: int
 ) -> None:
     problem = resolve(op, (64, 512, size, size), dtype, **window)
-    with emulator.constants(**emulator.ROWS_ALONE):
-        (launch,) = plan(problem).launches
+    (launch,) = plan(problem, kernel="rows_staged").launches
     assert (launch.kernel, launch.template[-1]) == ("rows_staged", str(mirrored))
     cheapest = partial(
         rows_staged.cheapest, problem, Geometry.of(problem, contiguous(problem.shape)), 16
@@ -1620,9 +1619,9 @@ def test_a_short_kernel_does_where_memory_is_the_limit() -> None:
         geometry = Geometry.of(problem, contiguous(problem.shape))
         found = rows.cheapest(problem, geometry, 16)
         assert found is not None
-        code = tile_cost.Estimate.of(problem, geometry, found).code
+        code = tile_cost.Estimate.of(problem, geometry, found.usual).code
         enough = rows.limit(problem, geometry)
-        return code, rows.instructions(problem, geometry, found) <= enough
+        return code, rows.instructions(problem, geometry, found.usual) <= enough
 
     for dtype, stride in (("float32", 2), ("float32", 1), ("float16", 1)):
         code, enough = tile(dtype, stride)
@@ -1631,6 +1630,62 @@ def test_a_short_kernel_does_where_memory_is_the_limit() -> None:
     code, enough = tile("uint8", 1)
     assert not enough
     assert rows.SHORT_CODE < code <= rows.MOST_CODE
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype", "shape", "window"),
+    [
+        # Rows that no vector divides: of several outputs each store is another sector.
+        ("max", "float16", (64, 64, 147, 147), {"kernel_shape": 3, "strides": 2}),
+        # Rows taken whole lie apart.
+        ("average", "bfloat16", (64, 64, 27, 27), {"kernel_shape": 2, "strides": 2}),
+        ("average", "float16", (64, 16, 35, 166), {"kernel_shape": 2}),
+        ("max", "int8", (64, 3, 14, 32, 33), {"kernel_shape": 2, "strides": 2}),
+    ],
+)
+def test_a_tile_that_takes_clearly_less_time_is_launched_by_a_kernel_as_short(
+    op: str, dtype: str, shape: tuple[int, ...], window: dict[str, Any]
+) -> None:
+    """As short as the usual tile's, or as short ones are."""
+    problem = resolve(op, shape, dtype, **window)
+    geometry = Geometry.of(problem, contiguous(shape))
+    tile = rows.cheapest(problem, geometry, 16)
+    assert tile is not None
+    (launch,) = plan(problem).launches
+    assert launch == rows.launch(problem, geometry, tile.launched)
+    usual, launched = (rows.total_cost(problem, geometry, one) for one in tile)
+    assert 1.1 * launched < usual
+    usual, launched = (tile_cost.Estimate.of(problem, geometry, one).code for one in tile)
+    assert launched <= max(usual, rows.SHORT_CODE)
+
+
+def test_a_tile_stays_that_leaves_memory_the_limit_or_whose_lines_nobody_counts() -> None:
+    stem: dict[str, Any] = {"kernel_shape": 3, "strides": 2, "pads": 1}
+    last = {"kernel_shape": 3, "channels_last": True}
+    for dtype, shape, window in (
+        ("float16", (32, 64, 112, 112), stem),
+        ("float32", (32, 64, 112, 112), stem),
+        ("float16", (64, 147, 147, 3), last),  # pixels of three channels
+        ("float16", (64, 28, 28, 64), last),
+    ):
+        problem = resolve("max", shape, dtype, **window)
+        geometry = Geometry.of(problem, contiguous(shape))
+        tile = rows.cheapest(problem, geometry, 16)
+        assert tile is not None
+        assert tile.launched == tile.usual
+
+
+def test_planes_are_not_staged_where_a_tile_from_memory_takes_less() -> None:
+    """Not the usual one, than which they do take clearly less."""
+    problem = resolve("max", (64, 512, 64, 8), "float16", kernel_shape=3, strides=2, pads=1)
+    geometry = Geometry.of(problem, contiguous(problem.shape))
+    tile, way = (way(problem, geometry, 16) for way in (rows.cheapest, rows_staged.cheapest))
+    assert isinstance(tile, rows.Choice)
+    assert isinstance(way, rows_staged.Staged)
+    needed, taken = (rows.total_cost(problem, geometry, one) for one in tile)
+    assert taken < way.cost < needed / planner.AHEAD
+    (launch,) = plan(problem).launches
+    assert launch == rows.launch(problem, geometry, tile.launched)
 
 
 def test_planes_whose_rows_behind_the_end_overflow_take_no_vectors() -> None:
@@ -1803,7 +1858,8 @@ def test_the_plan_counts_two_results_in_a_word_where_kernels_merge_them(
     assert singly is not None
     maxima = op == "max" and problem.dtype.itemsize <= 2
     merged = maxima or problem.dtype.itemsize == 1
-    assert (parameters.pairs(problem), vectors.pairs, singly.pairs) == (maxima, merged, False)
+    held = (parameters.pairs(problem), vectors.launched.pairs, singly.launched.pairs)
+    assert held == (maxima, merged, False)
 
 
 EXACT = """

@@ -197,18 +197,17 @@ def _tiled(
 ) -> _Tiled | None:  # fmt: skip
     """Choose a tile of rows.cu, or staged planes; unless asked for, where they are worth it.
 
-    Planes are staged where the tile costs more than nearly leaves memory the limit and they cost
-    clearly less. They may be all that serves, and count only if they may be compiled.
+    Staged planes may be all that serves, and count only if they may be compiled. Others compare
+    with the usual tile of few instructions, whichever is launched.
     """
     if kernel in ("window", "specialised", *SHARING, "channels") or not specialisable(geometry):
         return None
     tile = rows.cheapest(problem, geometry, alignment)
-    cost = inf if tile is None else rows.instructions(problem, geometry, tile)
-    launches = [] if tile is None else [rows.launch(problem, geometry, tile)]
-    needed = cost
-    if tile is not None and staged.adjoin(geometry):
-        needed = rows.total_cost(problem, geometry, tile)
-    worth = needed / AHEAD if needed > NEARLY * rows.limit(problem, geometry) else 0
+    launches, cost, worth = list[Launch](), inf, inf
+    if tile:
+        launches.append(rows.launch(problem, geometry, tile.launched))
+        cost = rows.instructions(problem, geometry, tile.usual)
+        worth = _staged_worth(problem, geometry, tile)
     way = _staged_way(problem, geometry, alignment, kernel, worth)
     if way:
         launches.insert(0, way.launch())
@@ -216,6 +215,17 @@ def _tiled(
     if not launches or (kernel not in TILED and cost >= window.cost(problem, geometry)):
         return None
     return _Tiled(tuple(launches), cost)
+
+
+def _staged_worth(problem: PoolProblem, geometry: Geometry, tile: rows.Choice) -> float:
+    """Return what staged planes may cost: clearly less than the usual tile, no more than ours.
+
+    They are worth nothing where the usual one nearly leaves memory the limit.
+    """
+    if not staged.adjoin(geometry):
+        return 0
+    needed, taken = (rows.total_cost(problem, geometry, one) for one in tile)
+    return min(needed / AHEAD, taken) if needed > NEARLY * rows.limit(problem, geometry) else 0
 
 
 def _staged_way(

@@ -42,12 +42,14 @@ TURN = 2 * LOOKUP
 
 SECTOR = 120
 """Those that it issues, in effect, while the second cache takes a sector of a store: 0.7 of what
-issues if these come by 5.5 TB/s.
+issues if these come by 5.5 TB/s."""
 
-What is served adds up: by the counts of 22 cases of ``bench`` and their times on an H200
-(bench/results/gpu-2026-11-27.json) a launch takes as long as memory does, or 0.70 of that and 0.45
-of the sum of issue, lines, turns and sectors. The root mean square of what that is off is 7 %, and
-11 % by the most of them alone; three numbers were fitted."""
+ALONE, TOGETHER = 0.70, 0.45
+"""Parts of memory's time and of all that is served that a launch takes, if no less than memory's.
+
+What is served adds up: the sum of issue, lines, turns and sectors. By the counts of 22 cases of
+``bench`` and their times on an H200 (bench/results/gpu-2026-11-27.json) the root mean square of
+what that is off is 7 %, and 11 % by the most of them alone; three numbers were fitted."""
 
 AHEAD = 1.2
 """How many times less must take, by such a sum, what no run has timed than what it replaces."""

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import product
 from math import gcd, inf, prod
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpupool.planner.geometry import Dim, Geometry
 from gpupool.planner.launches import (
+    ALONE,
     BUDGET,
     LINE_BYTES,
     LOOKUP,
+    NEARLY,
     SECTOR,
     SECTOR_BYTES,
+    TOGETHER,
     VECTOR_BYTES,
     WARP,
     Launch,
@@ -59,22 +63,30 @@ TILE_ROW = 28
 """Outputs of a row that one thread may take whole, so that its padding needs no instruction."""
 
 
-def cheapest(problem: PoolProblem, geometry: Geometry, alignment: int) -> Tile | None:
-    """Return the tile that takes the shortest time, or None where rows.cu does not apply.
+class Choice(NamedTuple):
+    """The usual tile, by what issues, and the one that is launched, by all that is served."""
 
-    That is one whose instructions leave memory the limit, of a short kernel if there is one.
+    usual: Tile
+    launched: Tile
+
+
+def cheapest(problem: PoolProblem, geometry: Geometry, alignment: int) -> Choice | None:
+    """Return the tiles that take the shortest time, or None where rows.cu does not apply.
+
+    The usual one's instructions leave memory the limit, if any do, of a short kernel if there is
+    one. Another is launched where that takes clearly less time by all that is served.
     """
     if not serves(problem, geometry):
         return None
-    inner = geometry.dims[-1].axis
-    tiles = (
-        tile
-        for lanes, packed in _lanes(problem)
-        for outputs, row in pieces(inner, packed)
-        for rows in row_counts(geometry.dims)
-        if (tile := Tile.of(problem, geometry, alignment, outputs, row, rows, lanes, packed))
-    )
-    estimates = [(tile, Estimate.of(problem, geometry, tile)) for tile in tiles]
+    estimates = list(_estimates(problem, geometry, alignment))
+    usual = _usual(problem, geometry, estimates)
+    return Choice(usual, _soonest(problem, geometry, estimates, usual)) if usual else None
+
+
+_Estimates = list[tuple[Tile, Estimate]]
+
+
+def _usual(problem: PoolProblem, geometry: Geometry, estimates: _Estimates) -> Tile | None:
     enough = limit(problem, geometry)
     for most, most_code in ((enough, SHORT_CODE), (enough, MOST_CODE), (inf, MOST_CODE)):
         fitting = [
@@ -85,6 +97,44 @@ def cheapest(problem: PoolProblem, geometry: Geometry, alignment: int) -> Tile |
         if fitting:
             return min(fitting, key=itemgetter(0, 1))[2]
     return None
+
+
+def _soonest(
+    problem: PoolProblem, geometry: Geometry, estimates: _Estimates, usual: Tile
+) -> Tile:  # fmt: skip
+    """Return what takes clearly less time than the usual tile by all that is served, or that.
+
+    Of those that leave memory the limit it is the one with the shortest kernel. None is longer than
+    the usual one's, or than is short. What is served is known of single channels.
+    """
+    if not usual.packed or usual.lanes > 1:
+        return usual
+    memory = BUDGET * _moved(problem, geometry)
+
+    def time(served: float) -> float:
+        return max(1, ALONE + TOGETHER * served / memory)
+
+    most = time(total_cost(problem, geometry, usual)) / NEARLY
+    longest = max(SHORT_CODE, Estimate.of(problem, geometry, usual).code)
+    near = [
+        (time(estimate.total + _waits(problem, geometry, tile)), estimate.code, tile)
+        for tile, estimate in estimates
+        if estimate.code <= longest and time(estimate.total) < most  # before lines are counted
+    ]
+    best, _, tile = min(near, key=itemgetter(0, 1), default=(inf, 0, usual))
+    return tile if best < most else usual
+
+
+def _estimates(
+    problem: PoolProblem, geometry: Geometry, alignment: int
+) -> Iterator[tuple[Tile, Estimate]]:
+    """Give all tiles and what they cost."""
+    inner = geometry.dims[-1].axis
+    for lanes, packed in _lanes(problem):
+        for (outputs, row), rows in product(pieces(inner, packed), row_counts(geometry.dims)):
+            tile = Tile.of(problem, geometry, alignment, outputs, row, rows, lanes, packed)
+            if tile:
+                yield tile, Estimate.of(problem, geometry, tile)
 
 
 def serves(problem: PoolProblem, geometry: Geometry) -> bool:
@@ -179,7 +229,12 @@ def _lanes(problem: PoolProblem) -> tuple[tuple[int, bool], ...]:
 
 
 def total_cost(problem: PoolProblem, geometry: Geometry, tile: Tile) -> float:
-    """Estimate the instructions, and those that would issue while lines and sectors are served.
+    """Estimate the instructions, and those that would issue while lines and sectors are served."""
+    return instructions(problem, geometry, tile) + _waits(problem, geometry, tile)
+
+
+def _waits(problem: PoolProblem, geometry: Geometry, tile: Tile) -> float:
+    """Estimate what would issue while lines and sectors are served.
 
     Rows lie one behind the other, each with its threads beside each other.
     """
@@ -189,7 +244,7 @@ def total_cost(problem: PoolProblem, geometry: Geometry, tile: Tile) -> float:
     beside = min(WARP, tile.groups(geometry)[0])
     found = touched(LINE_BYTES, beside, body, apart, row, tile.load * itemsize)
     lookups = LOOKUP * warp_loads(problem, geometry, tile) * found
-    return instructions(problem, geometry, tile) + lookups + store_cost(problem, geometry, tile)
+    return lookups + store_cost(problem, geometry, tile)
 
 
 def store_cost(problem: PoolProblem, geometry: Geometry, tile: Tile) -> float:
