@@ -15,14 +15,13 @@ from gpupool.device import compiler_reason
 from gpupool.errors import GpupoolError
 from gpupool.planner import THREADS, Launch, Plan, plan
 from gpupool.planner.launches import (
-    ALONE,
     BUDGET,
     LOOKUP,
     SECTOR,
     SECTOR_BYTES,
-    TOGETHER,
     TURN,
     WARP,
+    forecast,
 )
 from gpupool.problem import PoolProblem
 
@@ -151,7 +150,7 @@ def _analyse(case: Case, chosen: Plan, blocks: int) -> dict[str, Any]:
         "issued": round(issued, 2),
         "lines": round(total("lines"), 2),
         "turns": round(total("turns"), 2),
-        "predicted": round(1 / max(1.0, ALONE + TOGETHER * total("served") / budget), 4),
+        "predicted": round(1 / forecast(total("served"), budget), 4),
         "goal": case.goal_copy,
         "reread": round(reread, 3),
         "rewritten": round(touched, 3),

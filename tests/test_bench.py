@@ -1248,7 +1248,7 @@ def test_planes_are_staged_where_all_that_is_served_is_clearly_less() -> None:
         geometry = Geometry.of(case.problem, contiguous(case.problem.shape))
         tile = rows.cheapest(case.problem, geometry, 16)
         assert tile is not None
-        estimate = rows.total_cost(case.problem, geometry, tile.launched) / case.outputs
+        estimate = rows.total_cost(case.problem, geometry, tile.usual) / case.outputs
         assert 3 / 4 < estimate / served(other) < 4 / 3, (case, tile)
 
 
@@ -1277,9 +1277,9 @@ SOONER = [
 @pytest.mark.slow
 @pytest.mark.usefixtures("tools")
 def test_the_tile_of_which_clearly_less_is_served_is_sooner_by_the_counts() -> None:
-    """Of 2686 drawn problems 177 take another tile, or none that is staged any more.
+    """Of 2420 drawn problems 167 take another tile, or none that is staged any more.
 
-    By forecast that is 1.16 times as soon in the median; of those that leave staged planes seven
+    By forecast that is 1.15 times as soon in the median; of those that leave staged planes six
     are later, by a tenth at most.
     """
     with emulator.constants(NEARLY=10**9):
@@ -1288,6 +1288,13 @@ def test_the_tile_of_which_clearly_less_is_served_is_sooner_by_the_counts() -> N
         assert all("rows<" in row["launches"][0]["kernel"] for row in (one, other))
         assert one["predicted"] > 1.1 * other["predicted"], case
         assert one["launches"][0]["code"] <= max(other["launches"][0]["code"], rows.SHORT_CODE)
+    small = [SOONER[0], SOONER[-1]]
+    for name in planner.STAGED:
+        for one, other in zip(
+            analysed(planned(small)), analysed(planned(small, name)), strict=True
+        ):
+            assert f"{name}<" in other["launches"][0]["kernel"]
+            assert one["predicted"] > other["predicted"]
 
 
 @pytest.mark.slow

@@ -444,6 +444,11 @@ def test_rows_in_shared_memory_are_taken_only_where_memory_is_not_the_limit_with
         (launch,) = plan(odd).launches
     assert launch.kernel == "rows_staged"
     assert int(launch.template[8]) > 1, "rows of outputs that share what they read"
+    within = resolve("max", (64, 512, 12, 12), "float64", kernel_shape=3, strides=3)
+    with emulator.constants(AHEAD=1, **emulator.ROWS_ALONE):
+        assert kernels(plan(within).launches) == ["rows"]
+        with emulator.constants(ENOUGH=0.4):  # what is served is half of what memory moves
+            assert kernels(plan(within).launches) == ["rows_staged"]
 
 
 @pytest.mark.parametrize(
@@ -1632,47 +1637,75 @@ def test_a_short_kernel_does_where_memory_is_the_limit() -> None:
     assert rows.SHORT_CODE < code <= rows.MOST_CODE
 
 
+LAST = {"channels_last": True}
+
+
 @pytest.mark.parametrize(
-    ("op", "dtype", "shape", "window"),
+    ("op", "dtype", "shape", "kernel", "window", "changes"),
     [
         # Rows that no vector divides: of several outputs each store is another sector.
-        ("max", "float16", (64, 64, 147, 147), {"kernel_shape": 3, "strides": 2}),
-        # Rows taken whole lie apart.
-        ("average", "bfloat16", (64, 64, 27, 27), {"kernel_shape": 2, "strides": 2}),
-        ("average", "float16", (64, 16, 35, 166), {"kernel_shape": 2}),
-        ("max", "int8", (64, 3, 14, 32, 33), {"kernel_shape": 2, "strides": 2}),
+        ("max", "float16", (64, 64, 147, 147), 3, {"strides": 2}, True),
+        ("average", "float16", (64, 16, 35, 166), 2, {}, True),
+        ("average", "bfloat16", (64, 64, 27, 27), 2, {"strides": 2}, True),  # whole rows lie apart
+        ("max", "int8", (64, 3, 14, 32, 33), 2, {"strides": 2}, True),
+        # Numbers of Indices, which are wider than the elements, lie apart.
+        (
+            "max",
+            "int8",
+            (64, 64, 25, 38),
+            (1, 2),
+            {"strides": (1, 2), "return_indices": True},
+            True,
+        ),
+        ("max", "int8", (64, 64, 29, 67), 4, {"strides": 2}, True),  # others have longer kernels
+        ("max", "int8", (64, 64, 83, 104), 4, {}, None),  # the usual one has a long kernel
+        # Memory is the limit, or nearly.
+        ("max", "float16", (32, 64, 112, 112), 3, {"strides": 2, "pads": 1}, False),
+        ("max", "float64", (64, 64, 26, 31), 2, {}, None),
+        ("max", "float16", (64, 64, 30, 101), 3, {"strides": 3}, None),
+        ("lp", "float32", (64, 64, 125, 133), 3, {"strides": 2}, None),
+        # Lines of several channels are not counted.
+        ("average", "float16", (64, 47, 18, 64), 5, {"strides": 2, **LAST}, False),
+        ("average", "float32", (64, 130, 79, 2), 5, {"strides": 2, **LAST}, False),
+        ("max", "float16", (64, 147, 147, 3), 3, LAST, False),
     ],
 )
-def test_a_tile_that_takes_clearly_less_time_is_launched_by_a_kernel_as_short(
-    op: str, dtype: str, shape: tuple[int, ...], window: dict[str, Any]
+def test_the_tile_that_takes_clearly_less_than_the_usual_one_is_launched(
+    op: str,
+    dtype: str,
+    shape: tuple[int, ...],
+    kernel: int | tuple[int, int],
+    window: dict[str, Any],
+    changes: bool | None,
 ) -> None:
-    """As short as the usual tile's, or as short ones are."""
-    problem = resolve(op, shape, dtype, **window)
+    """By the forecast of all that is served, and if its kernel is short or no longer."""
+    problem = resolve(op, shape, dtype, kernel_shape=kernel, **window)
     geometry = Geometry.of(problem, contiguous(shape))
-    tile = rows.cheapest(problem, geometry, 16)
-    assert tile is not None
-    (launch,) = plan(problem).launches
-    assert launch == rows.launch(problem, geometry, tile.launched)
-    usual, launched = (rows.total_cost(problem, geometry, one) for one in tile)
-    assert 1.1 * launched < usual
-    usual, launched = (tile_cost.Estimate.of(problem, geometry, one).code for one in tile)
-    assert launched <= max(usual, rows.SHORT_CODE)
-
-
-def test_a_tile_stays_that_leaves_memory_the_limit_or_whose_lines_nobody_counts() -> None:
-    stem: dict[str, Any] = {"kernel_shape": 3, "strides": 2, "pads": 1}
-    last = {"kernel_shape": 3, "channels_last": True}
-    for dtype, shape, window in (
-        ("float16", (32, 64, 112, 112), stem),
-        ("float32", (32, 64, 112, 112), stem),
-        ("float16", (64, 147, 147, 3), last),  # pixels of three channels
-        ("float16", (64, 28, 28, 64), last),
-    ):
-        problem = resolve("max", shape, dtype, **window)
-        geometry = Geometry.of(problem, contiguous(shape))
-        tile = rows.cheapest(problem, geometry, 16)
-        assert tile is not None
-        assert tile.launched == tile.usual
+    estimates = dict(rows._estimates(problem, geometry, 16))
+    found = rows.cheapest(problem, geometry, 16)
+    assert found is not None
+    assert changes is None or changes == (found.launched != found.usual)
+    (launch,) = plan(problem, kernel="rows").launches
+    assert launch == rows.launch(problem, geometry, found.launched)
+    if not found.usual.packed or found.usual.lanes > 1:
+        assert found.launched == found.usual
+        return
+    budget = rows.limit(problem, geometry) / rows.ENOUGH
+    cost = {tile: rows.total_cost(problem, geometry, tile) for tile in estimates}
+    time = {tile: max(1, 0.70 + 0.45 * served / budget) for tile, served in cost.items()}
+    longest = max(rows.SHORT_CODE, estimates[found.usual].code)
+    assert estimates[found.launched].code <= longest
+    sooner = [
+        tile
+        for tile in estimates
+        if estimates[tile].code <= longest
+        and 1.1 * time[tile] < time[found.usual]
+        and 1.2 * cost[tile] < cost[found.usual]
+    ]
+    least = min((time[tile] for tile in sooner), default=time[found.usual])
+    assert time[found.launched] == least
+    as_soon = [tile for tile in sooner if time[tile] == least] or [found.usual]
+    assert estimates[found.launched].code == min(estimates[tile].code for tile in as_soon)
 
 
 def test_planes_are_not_staged_where_a_tile_from_memory_takes_less() -> None:

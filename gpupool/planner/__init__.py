@@ -185,7 +185,7 @@ def _single_columns_cost(problem: PoolProblem, geometry: Geometry) -> float:
 class _Tiled(NamedTuple):
     """Launches of those in TILED, the best one first, and the instructions others compare with.
 
-    Those are of staged planes or of the tile, if it takes fewer: others tell theirs alone, too.
+    Those are of staged planes or the usual tile, whichever has fewer: others tell theirs alone.
     """
 
     launches: tuple[Launch, ...]
@@ -218,9 +218,9 @@ def _tiled(
 
 
 def _staged_worth(problem: PoolProblem, geometry: Geometry, tile: rows.Choice) -> float:
-    """Return what staged planes may cost: clearly less than the usual tile, no more than ours.
+    """Return what staged planes may cost, nothing where the usual tile's is nearly within a limit.
 
-    They are worth nothing where the usual one nearly leaves memory the limit.
+    That is clearly less than the usual tile's, and no more than the launched one's.
     """
     if not staged.adjoin(geometry):
         return 0

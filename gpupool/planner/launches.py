@@ -51,6 +51,18 @@ What is served adds up: the sum of issue, lines, turns and sectors. By the count
 ``bench`` and their times on an H200 (bench/results/gpu-2026-11-27.json) the root mean square of
 what that is off is 7 %, and 11 % by the most of them alone; three numbers were fitted."""
 
+
+def forecast(served: float, memory: float) -> float:
+    """Return how many times as long as memory a launch takes.
+
+    ``memory`` is what issues in the time that memory takes, ``served`` the sum of all.
+
+    >>> forecast(50, 100), round(forecast(100, 100), 2)
+    (1.0, 1.15)
+    """
+    return max(1.0, ALONE + TOGETHER * served / memory)
+
+
 AHEAD = 1.2
 """How many times less must take, by such a sum, what no run has timed than what it replaces."""
 

@@ -13,17 +13,17 @@ import numpy as np
 
 from gpupool.planner.geometry import Dim, Geometry
 from gpupool.planner.launches import (
-    ALONE,
+    AHEAD,
     BUDGET,
     LINE_BYTES,
     LOOKUP,
     NEARLY,
     SECTOR,
     SECTOR_BYTES,
-    TOGETHER,
     VECTOR_BYTES,
     WARP,
     Launch,
+    forecast,
 )
 from gpupool.planner.parameters import (
     boolean,
@@ -53,7 +53,7 @@ hardly what limits."""
 APART, HELD, REREAD = 0.3, 0.15, 0.3
 """Powers of what makes a tile slower than its instructions: how far apart neighbouring threads read
 and write, what a thread holds, and how often the input is read. Fitted to the times of 950 tiles of
-46 cases on an H200; the tile chosen took 2 % longer than the fastest, in the mean."""
+46 cases on an H200; the usual tile took 2 % longer than the fastest, in the mean."""
 
 REACH = 128
 """Positions from the first tap of a dilated window to its last, at most: lines between taps, which
@@ -61,6 +61,9 @@ nobody reads, cost the compiler time."""
 
 TILE_ROW = 28
 """Outputs of a row that one thread may take whole, so that its padding needs no instruction."""
+
+
+_Estimates = dict[Tile, Estimate]
 
 
 class Choice(NamedTuple):
@@ -71,27 +74,24 @@ class Choice(NamedTuple):
 
 
 def cheapest(problem: PoolProblem, geometry: Geometry, alignment: int) -> Choice | None:
-    """Return the tiles that take the shortest time, or None where rows.cu does not apply.
-
-    The usual one's instructions leave memory the limit, if any do, of a short kernel if there is
-    one. Another is launched where that takes clearly less time by all that is served.
-    """
+    """Return the tiles that take the shortest time, or None where rows.cu does not apply."""
     if not serves(problem, geometry):
         return None
-    estimates = list(_estimates(problem, geometry, alignment))
+    estimates = dict(_estimates(problem, geometry, alignment))
     usual = _usual(problem, geometry, estimates)
     return Choice(usual, _soonest(problem, geometry, estimates, usual)) if usual else None
 
 
-_Estimates = list[tuple[Tile, Estimate]]
-
-
 def _usual(problem: PoolProblem, geometry: Geometry, estimates: _Estimates) -> Tile | None:
+    """Return what takes the shortest time, of instructions within the limit if there are any.
+
+    Of these it is one with a short kernel, if there is one.
+    """
     enough = limit(problem, geometry)
     for most, most_code in ((enough, SHORT_CODE), (enough, MOST_CODE), (inf, MOST_CODE)):
         fitting = [
             (max(estimate.total, enough) * _slower(problem, geometry, tile), estimate.total, tile)
-            for tile, estimate in estimates
+            for tile, estimate in estimates.items()
             if estimate.total <= most and estimate.code <= most_code
         ]
         if fitting:
@@ -102,27 +102,28 @@ def _usual(problem: PoolProblem, geometry: Geometry, estimates: _Estimates) -> T
 def _soonest(
     problem: PoolProblem, geometry: Geometry, estimates: _Estimates, usual: Tile
 ) -> Tile:  # fmt: skip
-    """Return what takes clearly less time than the usual tile by all that is served, or that.
+    """Return what takes clearly less than the usual tile by the forecast of all, or that.
 
-    Of those that leave memory the limit it is the one with the shortest kernel. None is longer than
-    the usual one's, or than is short. What is served is known of single channels.
+    Less is served by AHEAD, and it takes less time by NEARLY. Of those that take as long as memory
+    it is the one with the shortest kernel. None is longer than the usual one's, or than is short.
+    What is served is known of tiles of one channel.
     """
     if not usual.packed or usual.lanes > 1:
         return usual
-    memory = BUDGET * _moved(problem, geometry)
-
-    def time(served: float) -> float:
-        return max(1, ALONE + TOGETHER * served / memory)
-
-    most = time(total_cost(problem, geometry, usual)) / NEARLY
-    longest = max(SHORT_CODE, Estimate.of(problem, geometry, usual).code)
-    near = [
-        (time(estimate.total + _waits(problem, geometry, tile)), estimate.code, tile)
-        for tile, estimate in estimates
-        if estimate.code <= longest and time(estimate.total) < most  # before lines are counted
+    memory, known = BUDGET * _moved(problem, geometry), estimates[usual]
+    needed = known.total + _waits(problem, geometry, usual)
+    most = min(forecast(needed, memory) / NEARLY, forecast(needed / AHEAD, memory))
+    if most <= 1:
+        return usual
+    longest = max(SHORT_CODE, known.code)
+    sooner = [
+        (forecast(estimate.total + _waits(problem, geometry, tile), memory), estimate.code, tile)
+        for tile, estimate in estimates.items()
+        if estimate.code <= longest
+        and forecast(estimate.total, memory) < most  # before lines are counted
     ]
-    best, _, tile = min(near, key=itemgetter(0, 1), default=(inf, 0, usual))
-    return tile if best < most else usual
+    time, _, tile = min(sooner, key=itemgetter(0, 1), default=(inf, 0, usual))
+    return tile if time < most else usual
 
 
 def _estimates(
@@ -236,7 +237,7 @@ def total_cost(problem: PoolProblem, geometry: Geometry, tile: Tile) -> float:
 def _waits(problem: PoolProblem, geometry: Geometry, tile: Tile) -> float:
     """Estimate what would issue while lines and sectors are served.
 
-    Rows lie one behind the other, each with its threads beside each other.
+    As if rows lay one behind the other, each with its threads beside each other.
     """
     axes, itemsize = tuple(dim.axis for dim in geometry.dims), problem.dtype.itemsize
     row, body = (n * itemsize for n in (axes[-1].size, tile.outputs * axes[-1].stride))
@@ -249,14 +250,19 @@ def _waits(problem: PoolProblem, geometry: Geometry, tile: Tile) -> float:
 
 def store_cost(problem: PoolProblem, geometry: Geometry, tile: Tile) -> float:
     """Estimate what issues while the lines and sectors of stores are served."""
-    itemsize = problem.out_dtype.itemsize
+    return sum(stored(geometry, tile, output.dtype.itemsize) for output in problem.outputs)
+
+
+def stored(geometry: Geometry, tile: Tile, itemsize: int) -> float:
+    """Estimate that of results of so many bytes: elements, or with Indices numbers."""
+    store = min(tile.store, VECTOR_BYTES // itemsize)
     row, body = (n * itemsize for n in (geometry.dims[-1].axis.out, tile.outputs))
     beside = min(WARP, tile.groups(geometry)[0])
     each = sum(
-        price * touched(unit, beside, body, tile.rows * row, row, tile.store * itemsize)
+        price * touched(unit, beside, body, tile.rows * row, row, store * itemsize)
         for price, unit in ((LOOKUP, LINE_BYTES), (SECTOR, SECTOR_BYTES))
     )
-    return warp_stores(geometry, tile) * each
+    return warp_stores(geometry, tile) * tile.store / store * each
 
 
 def touched(unit: int, beside: int, step: int, apart: int, row: int, width: int) -> float:
