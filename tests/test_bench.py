@@ -1265,7 +1265,6 @@ SOONER = [
         for op, dtype, shape, window in (
             ("max", "float16", (64, 64, 147, 147), {"kernel": 3, "strides": 2}),
             ("average", "bfloat16", (64, 64, 27, 27), {"kernel": 2, "strides": 2}),
-            ("max", "float32", (64, 16, 147, 99), {"kernel": 3, "dilations": 2}),
             ("max", "int8", (64, 3, 14, 32, 33), {"kernel": 2, "strides": 2}),
             ("max", "float16", (64, 512, 26, 9), {"kernel": 2, "strides": 3}),
         )
@@ -1277,11 +1276,7 @@ SOONER = [
 @pytest.mark.slow
 @pytest.mark.usefixtures("tools")
 def test_the_tile_of_which_clearly_less_is_served_is_sooner_by_the_counts() -> None:
-    """Of 2420 drawn problems 167 take another tile, or none that is staged any more.
-
-    By forecast that is 1.15 times as soon in the median; of those that leave staged planes six
-    are later, by a tenth at most.
-    """
+    """By more than NEARLY of the forecast; two of them also than from planes in shared memory."""
     with emulator.constants(NEARLY=10**9):
         usual = planned(SOONER)
     for case, one, other in zip(SOONER, analysed(planned(SOONER)), analysed(usual), strict=True):

@@ -106,9 +106,11 @@ def _soonest(
 
     Less is served by AHEAD, and it takes less time by NEARLY. Of those that take as long as memory
     it is the one with the shortest kernel. None is longer than the usual one's, or than is short.
-    What is served is known of tiles of one channel.
+    What is served is known of tiles of one channel; of dilated windows these hold so many registers
+    that few threads are there, which it does not tell.
     """
-    if not usual.packed or usual.lanes > 1:
+    dilated = any(dim.axis.dilation > 1 for dim in geometry.dims)
+    if not usual.packed or usual.lanes > 1 or dilated:
         return usual
     memory, known = BUDGET * _moved(problem, geometry), estimates[usual]
     needed = known.total + _waits(problem, geometry, usual)
@@ -249,20 +251,15 @@ def _waits(problem: PoolProblem, geometry: Geometry, tile: Tile) -> float:
 
 
 def store_cost(problem: PoolProblem, geometry: Geometry, tile: Tile) -> float:
-    """Estimate what issues while the lines and sectors of stores are served."""
-    return sum(stored(geometry, tile, output.dtype.itemsize) for output in problem.outputs)
-
-
-def stored(geometry: Geometry, tile: Tile, itemsize: int) -> float:
-    """Estimate that of results of so many bytes: elements, or with Indices numbers."""
-    store = min(tile.store, VECTOR_BYTES // itemsize)
+    """Estimate what issues while the lines and sectors of stores are served, but of Indices."""
+    itemsize = problem.out_dtype.itemsize
     row, body = (n * itemsize for n in (geometry.dims[-1].axis.out, tile.outputs))
     beside = min(WARP, tile.groups(geometry)[0])
     each = sum(
-        price * touched(unit, beside, body, tile.rows * row, row, store * itemsize)
+        price * touched(unit, beside, body, tile.rows * row, row, tile.store * itemsize)
         for price, unit in ((LOOKUP, LINE_BYTES), (SECTOR, SECTOR_BYTES))
     )
-    return warp_stores(geometry, tile) * tile.store / store * each
+    return warp_stores(geometry, tile) * each
 
 
 def touched(unit: int, beside: int, step: int, apart: int, row: int, width: int) -> float:

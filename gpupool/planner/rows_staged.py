@@ -220,8 +220,6 @@ class Staged:
         cost = self.instructions + TURN * sum(self._accesses)
         read, written = (self.geometry.planes * size for size in self._bytes)
         if self.results:
-            numbers = self.problem.outputs[1:]
-            cost += sum(rows.stored(self.geometry, self.tile, n.dtype.itemsize) for n in numbers)
             return cost + copy_cost(read, written)
         return cost + copy_cost(read, 0) + rows.store_cost(self.problem, self.geometry, self.tile)
 
