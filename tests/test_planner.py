@@ -1682,7 +1682,7 @@ def test_the_tile_that_takes_clearly_less_than_the_usual_one_is_launched(
     """By the forecast of all that is served, and if its kernel is short or no longer."""
     problem = resolve(op, shape, dtype, kernel_shape=kernel, **window)
     geometry = Geometry.of(problem, contiguous(shape))
-    estimates = dict(rows._estimates(problem, geometry, 16))
+    estimates = rows._estimates(problem, geometry, 16)
     found = rows.cheapest(problem, geometry, 16)
     assert found is not None
     assert changes is None or changes == (found.launched != found.usual)

@@ -220,14 +220,12 @@ def _tiled(
 def _staged_worth(problem: PoolProblem, geometry: Geometry, tile: rows.Choice) -> float:
     """Return what staged planes may cost, nothing where the usual tile's is nearly within a limit.
 
-    That is clearly less than the usual tile's, and no more than that of another that is launched.
+    That is clearly less than the usual tile's, and no more than the launched one's.
     """
     if not staged.adjoin(geometry):
         return 0
     needed, taken = (rows.total_cost(problem, geometry, one) for one in tile)
-    if needed <= NEARLY * rows.limit(problem, geometry):
-        return 0
-    return needed / AHEAD if tile.launched == tile.usual else min(needed / AHEAD, taken)
+    return min(needed / AHEAD, taken) if needed > NEARLY * rows.limit(problem, geometry) else 0
 
 
 def _staged_way(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from itertools import product
 from math import gcd, inf, prod
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -77,7 +76,7 @@ def cheapest(problem: PoolProblem, geometry: Geometry, alignment: int) -> Choice
     """Return the tiles that take the shortest time, or None where rows.cu does not apply."""
     if not serves(problem, geometry):
         return None
-    estimates = dict(_estimates(problem, geometry, alignment))
+    estimates = _estimates(problem, geometry, alignment)
     usual = _usual(problem, geometry, estimates)
     return Choice(usual, _soonest(problem, geometry, estimates, usual)) if usual else None
 
@@ -128,16 +127,16 @@ def _soonest(
     return tile if time < most else usual
 
 
-def _estimates(
-    problem: PoolProblem, geometry: Geometry, alignment: int
-) -> Iterator[tuple[Tile, Estimate]]:
-    """Give all tiles and what they cost."""
+def _estimates(problem: PoolProblem, geometry: Geometry, alignment: int) -> _Estimates:
+    """Return what each tile costs."""
     inner = geometry.dims[-1].axis
-    for lanes, packed in _lanes(problem):
-        for (outputs, row), rows in product(pieces(inner, packed), row_counts(geometry.dims)):
-            tile = Tile.of(problem, geometry, alignment, outputs, row, rows, lanes, packed)
-            if tile:
-                yield tile, Estimate.of(problem, geometry, tile)
+    tiles = (
+        Tile.of(problem, geometry, alignment, outputs, row, rows, lanes, packed)
+        for lanes, packed in _lanes(problem)
+        for outputs, row in pieces(inner, packed)
+        for rows in row_counts(geometry.dims)
+    )
+    return {tile: Estimate.of(problem, geometry, tile) for tile in tiles if tile}
 
 
 def serves(problem: PoolProblem, geometry: Geometry) -> bool:
