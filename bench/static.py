@@ -17,6 +17,7 @@ from gpupool.planner import THREADS, Launch, Plan, plan
 from gpupool.planner.launches import (
     BUDGET,
     LOOKUP,
+    REGISTERS,
     SECTOR,
     SECTOR_BYTES,
     TURN,
@@ -40,8 +41,8 @@ SAMPLES = 16, 64, 256
 MULTIPROCESSORS = 132
 """Of an H200: a launch of fewer blocks lets slots to issue instructions pass on the others."""
 
-REGISTERS, WARPS, SHARED, BLOCKS = 65536, 64, 228 * 1024, 32
-"""Limits of one sm_90 multiprocessor."""
+WARPS, SHARED, BLOCKS = 64, 228 * 1024, 32
+"""Limits of one sm_90 multiprocessor, beside its registers."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@
 // the window. What lies over the edge is left out at compile time. In shared memory rows begin Pitch cells apart
 // and planes, or pairs of them, Layer, so that few threads meet in banks. Once all rows are read their Rows x
 // Columns results lie there one behind the other, and are copied by vectors: Back for each thread, or one more.
-// Spread: these lie as `spread` says. Whole: all blocks have Planes.
+// Spread: these lie as `spread` says. Whole: all blocks have Planes, whose results begin and end with vectors.
 // One block at least is to fit: where nothing is said some spill, to fit more.
 // Counted cost in instructions per output of 5 x 5 and 13 x 13 in square planes of 10 to 28 rows, as many
 // outputs: of even sizes Half 6 to 9, bytes 7 to 10, float 9 to 13, double 24 to 29; of odd sizes Half 8 to 9,
@@ -116,9 +116,11 @@ separable_planes(const typename Op::Element* __restrict__ x, typename Op::Out* _
     constexpr int columns = Width / wide, size = Height * Width, results = Rows * Columns;
     const Cells<Op> of{typename Held<Op>::Type(w.norm)};
     Cell* const cells = reinterpret_cast<Cell*>(shared);
-    T* const found = reinterpret_cast<T*>(shared);
     const int first = blockIdx.x * Planes, i = threadIdx.x;
     const int here = Whole ? Planes : least<int>(w.channels.divisor - first, Planes);
+    // Results of the block before in the vector that these begin in.
+    const int front = Whole ? 0 : static_cast<unsigned>(first) * results % (16 / sizeof(T));
+    T* const found = reinterpret_cast<T*>(shared) + front;
     const int layers = (here + deep - 1) / deep;
     if (i < layers * columns) {
         const int layer = i / columns, column = i % columns, plane = layer * deep;
@@ -150,5 +152,5 @@ separable_planes(const typename Op::Element* __restrict__ x, typename Op::Out* _
     }
     T* const to = y + static_cast<long long>(first) * results;
     if constexpr (Whole) unstage<T, Threads, Back, Spread>(found, to, here * results);
-    else unstage_anywhere<T, Threads, Back, Spread>(found, to, 0, here * results);
+    else unstage_anywhere<T, Threads, Back, Spread>(found - front, to - front, front, front + here * results);
 }

@@ -194,11 +194,15 @@ STRIPS = ((13, 1), (15, 2), (63, 1))
 STAGED = (
     ((3, 3), 2, 1, 7), ((3, 3), 2, 1, 14), ((13, 13), 1, 6, 20), ((3, 3, 3), 1, 1, 14),
     ((5, 5), 1, 2, 7), ((5, 5), 1, 2, 13), ((5, 5), 1, 2, 19), ((5, 5), 1, 2, 14),
-    ((3, 3, 3), 1, 1, 9), ((3, 3), 1, 1, 35),
+    ((3, 3, 3), 1, 1, 9), ((3, 3), 1, 1, 35), ((3, 3), 2, 1, 75),
 )  # fmt: skip
 """Windows, strides, pads and sizes of small planes, of which rows_staged.cu takes whole rows or
-parts of them, and separable_planes.cu maxima. In shared memory odd rows of narrow elements begin
-anywhere."""
+parts of them, and separable_planes.cu maxima, of the last one by nearly the longest lines that
+threads hold. In shared memory odd rows of narrow elements begin anywhere."""
+
+LONG_LINE = 32
+"""Elements of a line of separable_planes.cu from which on its kernels have a line of the table of
+their own."""
 
 MANY = 2**15
 """Channels whose small planes fill a large card."""
@@ -292,12 +296,15 @@ class Kernel:
 def row_of(launch: Launch) -> str:
     """The line of the table: what differs in axes, layout and window shares one.
 
-    Dilated ones and lanes of strips.cu that have pixels have another: they take more registers.
+    Dilated ones, lanes of strips.cu that have pixels and long lines of separable_planes.cu have
+    another: they take more registers.
     """
     wide = " 64-bit" if "long long" in launch.template[1:] else ""
     pixels = " of pixels" if launch.kernel == "strips" and launch.template[6] != "0" else ""
     dilated = " dilated" if any(one.startswith("Dilated") for one in launch.template) else ""
-    return f"{launch.kernel}<{launch.template[0]}>{wide}{pixels}{dilated}"
+    line = max(map(int, launch.template[5:7])) if launch.kernel == "separable_planes" else 0
+    long = " of long lines" if line >= LONG_LINE else ""
+    return f"{launch.kernel}<{launch.template[0]}>{wide}{pixels}{dilated}{long}"
 
 
 @contextmanager

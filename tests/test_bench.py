@@ -1197,6 +1197,9 @@ SEPARATED = [
             ("float16", (64, 512, 13, 13), {"kernel": 13, "pads": 6}),  # words of two planes
             ("uint8", (64, 512, 13, 13), {"kernel": 13, "pads": 6}),
             ("float16", (64, 512, 16, 16), {"kernel": 5, "pads": 2}),  # results that are spread
+            ("float16", (64, 256, 55, 55), {"kernel": 3, "strides": 2}),
+            ("float16", (64, 256, 63, 63), {"kernel": 3, "pads": 1}),  # anywhere in vectors
+            ("int8", (64, 256, 52, 52), {"kernel": 5, "pads": 2}),
         )
     ),
 ]

@@ -872,8 +872,9 @@ def test_rows_of_staged_planes_equal_the_oracle(function, dtype):
 def columns_and_rows(dtype: str) -> list[Configuration]:
     """Maxima in whole blocks and others, of windows over every edge and apart.
 
-    Columns, rows of results and columns of them are of odd numbers, too, and so are the planes of
-    the last block. Results are fewer than elements, as many or more, and spread in some.
+    Results of blocks begin and end with vectors, or anywhere. Columns, rows of results and columns
+    of them are of odd numbers, too, and so are the planes of the last block. Results are fewer than
+    elements, as many or more, and spread in some.
     """
     found = []
     for shape, window in (
@@ -887,6 +888,7 @@ def columns_and_rows(dtype: str) -> list[Configuration]:
         ((2, 32, 8, 9), {"kernel_shape": (3, 2), "strides": 2, "pads": (1, 0, 0, 0)}),
         ((1, 45, 5, 32), {"kernel_shape": (2, 3), "pads": (1, 1, 1, 1)}),
         ((1, 47, 5, 8), {"kernel_shape": (2, 9), "pads": (0, 4, 1, 4)}),
+        ((1, 11, 17, 33), {"kernel_shape": 3, "strides": 2, "pads": 1}),
     ):
         case = Case("max_pool", (with_a_few_nan(dtype, shape),), window)
         found.append(Configuration(case, "separable_planes"))
@@ -906,6 +908,9 @@ def test_columns_and_rows_of_small_planes_equal_the_oracle(dtype):
         )
     assert {template[13] for template in templates} == {"false", "true"}, "spread or not"
     assert any(int(template[7]) > int(template[5]) for template in templates), "more results"
+    item = strategies.dtype_of(dtype).itemsize
+    results = [math.prod(int(template[i]) for i in (7, 8, 14)) * item for template in templates]
+    assert {size % 16 == 0 for size in results} == {False, True}, "results begin anywhere"
     for configuration in found:
         assert_configuration_right(configuration, build="checked")
 

@@ -740,7 +740,7 @@ def test_a_long_kernel_of_staged_planes_costs_clearly_less_than_a_short_one() ->
         short = rows_staged.cheapest(problem, geometry, 16)
     assert taken is not None
     assert short is not None
-    assert short.code <= rows.MOST_CODE < taken.code <= rows_staged.LONG_CODE
+    assert short.code <= rows.MOST_CODE < taken.code <= rows.LONG_CODE
     assert AHEAD * taken.cost <= short.cost
     with emulator.constants(AHEAD=10):
         assert rows_staged.cheapest(problem, geometry, 16) == short
@@ -871,7 +871,6 @@ NO_COLUMNS: dict[str, tuple[Any, ...]] = {
     "three axes": ("max", "float32", (64, 512, 13, 13, 13), {"pads": 6}),
     "few outputs": ("max", "float32", (1, 512, 20, 20), {"pads": 6}),
     "more threads than a block has": ("max", "int8", (64, 512, 13, 514), {"pads": 6}),
-    "a long kernel": ("max", "float64", (64, 512, 24, 24), {"pads": 6}),
 }
 
 
@@ -883,6 +882,49 @@ def test_other_planes_are_not_taken_by_columns(why: str) -> None:
     assert separable_planes.cheapest(problem, geometry, 16) is None
     with pytest.raises(GpupoolValueError, match="does not serve"):
         gpupool.plan(reduction, shape, dtype, kernel="separable_planes", kernel_shape=13, **more)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "spatial", "window", "lifted"),
+    [
+        ("float64", (40, 40), {"kernel_shape": 13, "pads": 6}, {"LONG_CODE": 1000}),
+        # Two planes in words: columns of as many elements.
+        ("float16", (81, 81), {"kernel_shape": 3, "strides": 3}, {"LINE": 162}),
+        # Blocks of 160 threads, at least, which hold rows.
+        ("float32", (20, 150), {"kernel_shape": 3, "strides": 3}, {"AT_ONCE": 2}),
+    ],
+)
+def test_columns_are_taken_where_code_is_short_and_registers_hold_some_blocks(
+    dtype: str, spatial: tuple[int, ...], window: dict[str, Any], lifted: dict[str, int]
+) -> None:
+    problem = resolve("max", (64, 512, *spatial), dtype, **window)
+    geometry = Geometry.of(problem, contiguous(problem.shape))
+    assert separable_planes.cheapest(problem, geometry, 16) is None
+    with emulator.constants(**lifted):
+        assert separable_planes.cheapest(problem, geometry, 16) is not None
+
+
+def test_long_code_of_columns_and_rows_must_cost_clearly_less() -> None:
+    short, long = (separated("float16", (size, size), kernel_shape=3, pads=1) for size in (49, 63))
+    assert short.code <= rows.MOST_CODE < long.code <= rows.LONG_CODE
+    for way, less in ((short, 1), (long, AHEAD)):
+        for most, served in ((1.001 * way.cost, way), (0.999 * way.cost, None)):
+            found = separable_planes.cheapest(way.problem, way.geometry, 16, less * most)
+            assert found == served
+
+
+def test_blocks_whose_results_begin_anywhere_in_a_vector_are_smaller() -> None:
+    """Eight planes of 63 x 63 results are whole vectors, and too much for three blocks at once."""
+    way = separated("float16", (63, 63), kernel_shape=3, strides=2)
+    results = 31 * 31 * 2
+    assert way.planes * results % 16 != 0
+    assert 3 * way.registers <= 2**16 < 3 * dataclasses.replace(way, planes=8).registers
+    launch = way.launch()
+    cells, ends = (way.planes // 2 * way.layer * 4, way.planes * results + 14)
+    assert launch.shared == max(cells, -(-ends // 128) * 128)
+    assert launch.template[-1] == "false"
+    (chosen,) = plan(way.problem).launches
+    assert chosen == launch
 
 
 def test_columns_of_planes_that_lie_apart_or_between_vectors_are_not_taken() -> None:

@@ -474,6 +474,10 @@ BUGS = {
         "separable_planes.cu", "const int at = (i + Pad) % step",
         "const int at = (i + Pad + 1) % step", None, pool(3, 16, 7, 7), "separable_planes",
     ),
+    "results where those of another block end": Planted(
+        "separable_planes.cu", "static_cast<unsigned>(first) * results", "first * 0",
+        "misaligned", pool(1, 11, 15, 15, pads=1), "separable_planes",
+    ),
     "results not where they are spread": Planted(
         "separable_planes.cu", "if (Spread) one", "if (false) one", None,
         pool(1, 48, 7, 8, pads=1), "separable_planes",

@@ -18,6 +18,9 @@ WARP = 32
 SHARED_BYTES = 48 * 1024
 """Shared memory that a block has without asking."""
 
+REGISTERS = 2**16
+"""Registers of a multiprocessor, which its blocks share."""
+
 VECTOR_BYTES = 16
 """Bytes that a thread reads or writes at once, at most."""
 

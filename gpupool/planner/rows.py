@@ -45,6 +45,10 @@ SHORT_CODE, MOST_CODE = 465, 650
 times the time of the smallest kernel (``python -m bench --cold``), 100 ms on a server that nothing
 disturbs. A hundred instructions more take about half of that smallest time more."""
 
+LONG_CODE = 900
+"""Instructions of a kernel of staged planes that costs AHEAD times less than shorter ones: CuPy
+keeps what it compiles."""
+
 ENOUGH = 0.52
 """The part of the time that memory takes, by estimate: instructions that issue within it are
 hardly what limits."""

@@ -73,10 +73,6 @@ its threads."""
 MARGINS = 6 * VECTOR_BYTES
 """Shared memory around planes and results, at most."""
 
-LONG_CODE = 900
-"""Instructions of a kernel that costs AHEAD times less than shorter ones: CuPy keeps what it
-compiles."""
-
 
 def cheapest(
     problem: PoolProblem, geometry: Geometry, alignment: int, most: float = inf
@@ -92,7 +88,7 @@ def cheapest(
         return None
     ways = list(_ways(problem, geometry, alignment))
     short = _cheapest((way for way in ways if way.code <= rows.MOST_CODE), most)
-    long = (way for way in ways if rows.MOST_CODE < way.code <= LONG_CODE)
+    long = (way for way in ways if rows.MOST_CODE < way.code <= rows.LONG_CODE)
     chosen = _cheapest(long, short.cost / AHEAD if short else most) or short
     return min(chosen.mirrors(), key=attrgetter("cost")) if chosen else None
 

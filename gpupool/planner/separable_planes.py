@@ -26,6 +26,7 @@ from gpupool.planner.launches import (
     FEW_THREADS,
     LINE_BYTES,
     LOOKUP,
+    REGISTERS,
     SHARED_BYTES,
     THREADS,
     TURN,
@@ -42,7 +43,7 @@ from gpupool.planner.parameters import (
     vector_width,
     window_parameters,
 )
-from gpupool.planner.rows import SHORT_CODE
+from gpupool.planner.rows import LONG_CODE, MOST_CODE
 from gpupool.planner.staged import (
     adjoin,
     copy_cost,
@@ -82,18 +83,29 @@ SPREAD = 7
 CODE = 45
 """Those that take to compile as long as the copies."""
 
+LINE, BESIDE = 160, 14
+"""Registers of the line that a thread holds, at most, for with more some cards spill, and those
+that it has beside it."""
+
+AT_ONCE = 3
+"""Blocks that a multiprocessor has at least: one reads memory while others merge."""
+
 
 def cheapest(
     problem: PoolProblem, geometry: Geometry, alignment: int, most: float = inf
 ) -> Separated | None:  # fmt: skip
-    """Return the blocks that issue least, if they cost no more than ``most`` and are short code.
+    """Return the blocks that issue least, if they cost no more than ``most``.
 
-    They lie in shared memory in the way that takes fewer turns.
+    Of a long kernel that is clearly less. They lie in shared memory in the way that takes fewer
+    turns.
     """
     if alignment < VECTOR_BYTES or not serves(problem, geometry):
         return None
     way = min(_ways(problem, geometry), key=attrgetter("instructions"), default=None)
-    if way is None or way.code > SHORT_CODE or way.least_cost > most:
+    if way is None or way.code > LONG_CODE:
+        return None
+    most /= AHEAD if way.code > MOST_CODE else 1
+    if way.least_cost > most:
         return None  # before its turns are counted, which takes longest
     layouts = (way, replace(way, aligned=True))
     way = min((of for of in layouts if of.shared <= SHARED_BYTES), key=attrgetter("turns"))
@@ -109,7 +121,7 @@ def serves(problem: PoolProblem, geometry: Geometry) -> bool:
 
 
 def _ways(problem: PoolProblem, geometry: Geometry) -> Iterator[Separated]:
-    """Give blocks whose results begin and end with vectors, and which fill a card.
+    """Give blocks that fill a card.
 
     They may take all the shared memory that a block has: threads read whole columns at once, so
     that few of them keep memory busy.
@@ -117,14 +129,14 @@ def _ways(problem: PoolProblem, geometry: Geometry) -> Iterator[Separated]:
     one = Separated(problem, geometry, 1)
     down, along = one.axes
     threads = max(along.size, down.out) / one.many  # of a plane
-    if threads * geometry.planes < BLOCKS * THREADS:
+    if one.line > LINE or threads * geometry.planes < BLOCKS * THREADS:
         return
     for planes in range(one.deep, min(int(THREADS / threads), geometry.planes) + 1):
         way = Separated(problem, geometry, planes)
         if (
-            whole_vectors(planes, (result_bytes(problem, geometry),))
-            and FEW_THREADS <= way.threads <= THREADS
+            FEW_THREADS <= way.threads <= THREADS
             and way.shared <= SHARED_BYTES
+            and AT_ONCE * way.registers <= REGISTERS
         ):
             yield way
 
@@ -214,8 +226,21 @@ class Separated:
     @property
     def shared(self) -> int:
         """Bytes of shared memory: of cells, and then of results, which are spread within lines."""
-        results = -(-self.layers * self.deep * self._result_bytes // LINE_BYTES) * LINE_BYTES
-        return max(self.layers * self.layer * self.cell_bytes, results)
+        results = self.layers * self.deep * self._result_bytes
+        results += 0 if self._whole else VECTOR_BYTES - self.problem.dtype.itemsize
+        lines = -(-results // LINE_BYTES) * LINE_BYTES
+        return max(self.layers * self.layer * self.cell_bytes, lines)
+
+    @property
+    def line(self) -> int:
+        """Registers of the longest line that a thread holds: a column of elements, or a row."""
+        down, along = self.axes
+        return max(self.deep * down.size, along.size) * self.cell_bytes // WORD_BYTES
+
+    @property
+    def registers(self) -> int:
+        """Registers of a block, at least."""
+        return _warps(self.threads) * WARP * (self.line + BESIDE)
 
     @property
     def _row_bytes(self) -> int:
@@ -232,8 +257,9 @@ class Separated:
 
     @property
     def _whole(self) -> bool:
-        """Whether all blocks have the same number of planes."""
-        return self.geometry.planes % self.planes == 0
+        """Whether all blocks have as many planes, whose results begin and end with vectors."""
+        aligned = whole_vectors(self.planes, (self._result_bytes,))
+        return aligned and self.geometry.planes % self.planes == 0
 
     @property
     def _of_thread(self) -> float:
