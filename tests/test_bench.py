@@ -1199,7 +1199,7 @@ SEPARATED = [
             ("float16", (64, 512, 16, 16), {"kernel": 5, "pads": 2}),  # results that are spread
             ("float16", (64, 256, 55, 55), {"kernel": 3, "strides": 2}),
             ("float16", (64, 256, 63, 63), {"kernel": 3, "pads": 1}),  # anywhere in vectors
-            ("int8", (64, 256, 52, 52), {"kernel": 5, "pads": 2}),
+            ("uint8", (64, 512, 31, 31), {"kernel": 7, "pads": 3}),
         )
     ),
 ]
