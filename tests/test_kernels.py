@@ -665,6 +665,24 @@ def test_large_windows(name, last):
             assert_right(case, results)
 
 
+@pytest.mark.parametrize("dtype", [dtype.name for dtype in DTYPES])
+def test_windows_of_lowest_taps_behind_wide_padding_have_the_first_one(dtype):
+    """Windows that reach few rows, or few columns, behind as much padding as taps or more."""
+    of = strategies.dtype_of(dtype)
+    lowest = np.iinfo(of).min if of.kind in "iu" else -math.inf
+    found = []
+    for pads in ((9, 4, 4, 4), (4, 9, 4, 4), (11, 10, 9, 9), (4, 4, 9, 9)):
+        case = Case(
+            "max_pool",
+            (np.full((1, 2, 16, 12), lowest, of),),
+            {"kernel_shape": 9, "pads": pads, "return_indices": True},
+        )
+        found += [Configuration(case, kernel) for kernel in ("auto", "strips", "separable")]
+    compile_ahead(found)
+    for configuration in found:
+        assert_configuration_right(configuration)
+
+
 def with_a_few_nan(dtype: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
     """Return small integers, among floats NaN."""
     of, random = strategies.dtype_of(dtype), np.random.default_rng(41)
