@@ -348,9 +348,7 @@ def _flat(problem: PoolProblem, planes: tuple[slice, slice], found: Array, first
     plane = prod(spatial)
     position = found.astype(np.int64) + first
     if problem.storage_order:
-        position = np.ravel_multi_index(
-            np.unravel_index(np.maximum(position, 0), spatial), spatial, order="F"
-        )
+        position = _column_major(position, spatial)
     n, c = (
         np.arange(s.start, s.start + size).reshape((-1,) + (1,) * (found.ndim - axis - 1))
         for axis, (s, size) in enumerate(zip(planes, found.shape[:2], strict=True))
@@ -360,6 +358,15 @@ def _flat(problem: PoolProblem, planes: tuple[slice, slice], found: Array, first
     else:
         position = (n * channels + c) * plane + position
     return np.where(found < 0, -1, position)
+
+
+def _column_major(position: Array, spatial: tuple[int, ...]) -> Array:
+    """Return the numbers of row-major positions as if the first axis were the innermost."""
+    number = np.zeros_like(position)
+    for axis in reversed(range(len(spatial))):
+        position, along = np.divmod(position, spatial[axis])
+        number += along * prod(spatial[:axis])
+    return number
 
 
 # AveragePool

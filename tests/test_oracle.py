@@ -333,3 +333,14 @@ def test_an_empty_result_launches_nothing(monkeypatch):
     assert gpupool.max_pool(np.zeros((0, 3, 4, 4)), 2).shape == (0, 3, 3, 3)
     with pytest.raises(pytest.fail.Exception, match="launched"):
         gpupool.max_pool(np.zeros((1, 3, 4, 4)), 2)
+
+
+def test_column_major_numbers_of_many_outputs_are_right_where_an_axis_has_one() -> None:
+    """``numpy.unravel_index`` is wrong there past 8192 of them."""
+    x = np.zeros((1, 1, 9000, 1), np.float32)
+    _, indices = gpupool.max_pool(x, 1, return_indices=True, storage_order=1)
+    assert (indices.ravel() == np.arange(9000)).all()
+    x = np.zeros((1, 9000, 2, 3), np.float32)
+    _, indices = gpupool.max_pool(x, (1, 3), return_indices=True, storage_order=1)
+    expected = np.arange(9000)[:, None] * 6 + np.arange(2)
+    assert (indices.reshape(9000, 2) == expected).all()
