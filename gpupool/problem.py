@@ -464,7 +464,7 @@ def _lp_pool(
 def _norm(op: str, p: object, dtype: DType, opset: int | None) -> float:
     checked = validate.positive("p", p)
     if opset is not None and opsets.OPERATORS[op].at(opset).attributes["p"].type == "INT":
-        validate.integer("p", p, 1)
+        validate.integer("p", p, 1, validate.INT64_MAX)
     # Beyond these the norm is the greatest magnitude, or that of the only tap, or infinite.
     norm = min(max(checked, 2.0**-1000), 2.0**100)
     # The number that powers and roots both take. Below 1 both are of float64.

@@ -39,13 +39,18 @@ def shown(value: object) -> str:
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
 
 
+def _is_bool(value: object) -> bool:
+    """Whether this is a bool of Python's, NumPy's or another library's."""
+    return type(value).__name__ in ("bool", "bool_")
+
+
 def integer(name: str, value: object, low: int, high: int = INT32_MAX) -> int:
     """Return ``value`` as an int within ``[low, high]``; bools and floats are refused.
 
     >>> integer("strides", 2, 1)
     2
     """
-    if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):
+    if _is_bool(value):
         raise GpupoolTypeError(f"{name} must be an integer, not the bool {shown(value)}")
     try:
         number = operator.index(value)  # type: ignore[arg-type]
@@ -66,7 +71,7 @@ def flag(name: str, value: object) -> bool:
     >>> flag("ceil_mode", 1)
     True
     """
-    if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):
+    if _is_bool(value):
         return bool(value)
     return bool(integer(name, value, 0, 1))
 
@@ -143,7 +148,8 @@ def number(name: str, value: object) -> float:
     >>> number("p", 2)
     2.0
     """
-    if isinstance(value, (bool, str, bytes, type)) or not hasattr(value, "__float__"):
+    unlike = _is_bool(value) or isinstance(value, (str, bytes, type))
+    if unlike or not hasattr(value, "__float__"):
         raise GpupoolTypeError(f"{name} must be a number, not {shown(value)}")
     if getattr(value, "ndim", 0) != 0:
         raise GpupoolTypeError(f"{name} must be a single number, not an array")

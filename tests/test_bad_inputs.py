@@ -265,7 +265,7 @@ def test_p_0_negative_nan_or_inf(backend, function):
     for bad in (0, -1, -0.5, float("nan"), float("inf"), 10**400):
         message = "p = ... must be finite and greater than 0"
         refuses(backend, GpupoolValueError, message, function, p=bad)
-    for bad in ("2", None, [2], True):
+    for bad in ("2", None, [2], True, np.True_):
         refuses(backend, GpupoolTypeError, "p must be a number, not", function, p=bad)
 
 
@@ -274,6 +274,8 @@ def test_float_p_where_the_version_wants_int(backend, function):
     for bad in (2.0, 2.5):
         message = f"p must be an integer, not {bad}"
         refuses(backend, GpupoolTypeError, message, function, p=bad, opset=2)
+    message = "p = 9223372036854775808 is outside the allowed range 1 .. 9223372036854775807"
+    refuses(backend, GpupoolValueError, message, function, p=2**63, opset=2)
 
 
 # Versions

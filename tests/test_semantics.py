@@ -575,6 +575,12 @@ def test_a_huge_p_gives_the_greatest_magnitude(backend, dtype, p):
     assert_bitwise(y, axis(8, dtype=dtype))
 
 
+@pytest.mark.parametrize("p", [2**31, 2**63 - 1])
+def test_p_is_any_integer_of_64_bits_where_the_version_wants_one(backend, p):
+    y = compute(backend, "lp_pool", axis(3, -4), kernel_shape=2, p=p, opset=18)
+    assert_bitwise(y, axis(4))
+
+
 @pytest.mark.parametrize("p", [1e-3, 1e-9, 1e-300, 5e-324])
 def test_a_tiny_p_gives_the_only_tap_or_infinity(backend, p):
     x = axis(0, -3e-30, 0, 1, 1, 1, 0, 0, 0)
