@@ -42,6 +42,6 @@ preprocess(const unsigned char* __restrict__ x, Out* __restrict__ y,
     long long count = static_cast<long long>(p.pool_y) * p.pool_x;
     float mean = p.narrow ? divide(static_cast<float>(sum), static_cast<float>(count))
                           : narrow(static_cast<double>(sum) / static_cast<double>(count));
-    float shifted = add(multiply(mean, p.scale), -p.mean[channel]);
+    float shifted = add(multiply(mean, p.scale), negative(p.mean[channel]));
     y[i] = Round<Out>::from(divide(shifted, p.deviation[channel]));
 }

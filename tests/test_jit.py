@@ -186,15 +186,26 @@ ptxas info    : Used 10 registers, used 1 barriers, 4096 bytes smem, 400 bytes c
     assert jit.resources(log) == expected
 
 
+def assembly(nvrtc: Any, file: str, expression: str) -> str:
+    """Return the PTX of a kernel."""
+    program = nvrtc.createProgram(jit.source(file), "gpupool.cu", (), ())
+    nvrtc.addNameExpression(program, expression)
+    nvrtc.compileProgram(program, (*jit.options(), "-arch=compute_90", "-ftz=true"))
+    return bytes(nvrtc.getPTX(program)).decode()
+
+
 @pytest.mark.parametrize("element", ["float", "BFloat16"])
 def test_taps_are_widened_without_flushing_subnormals(nvrtc: Any, element: str) -> None:
     expression = f"window<Lp<{element}, 0, double>, 1, int, Sizes<0>, Sizes<0>, false>"
-    program = nvrtc.createProgram(jit.source("window.cu"), "gpupool.cu", (), ())
-    nvrtc.addNameExpression(program, expression)
-    nvrtc.compileProgram(program, (*jit.options(), "-arch=compute_90", "-ftz=true"))
-    text = bytes(nvrtc.getPTX(program)).decode()
+    text = assembly(nvrtc, "window.cu", expression)
     assert "cvt.f64.f32" in text
     assert "cvt.ftz.f64.f32" not in text
+
+
+def test_means_are_subtracted_without_flushing_subnormals(nvrtc: Any) -> None:
+    text = assembly(nvrtc, "preprocess.cu", "preprocess<float, int, int, false>")
+    assert "neg.f32" in text
+    assert ".ftz" not in text
 
 
 def test_an_error_names_the_file_the_expression_the_architecture_and_the_log(nvrtc: Any) -> None:
