@@ -16,7 +16,6 @@ from itertools import product
 from math import ceil, inf, prod
 from typing import Any, NamedTuple, Protocol
 
-import ml_dtypes
 import numpy as np
 
 from gpupool.bounds import at_least
@@ -444,17 +443,14 @@ def rounded(values: Array, dtype: DType) -> Array:
 
 
 def _lp(problem: PoolProblem, x: Array, window: Window) -> Array:
-    dtype, p = problem.dtype, problem.p
-    # The root multiplies the relative error of the sum by 1 / p.
-    norm, uncertain = _norms(x, window, p, dtype.accumulator if p >= 1 else np.dtype(np.float64))
+    p = problem.p
+    norm, uncertain = _norms(x, window, p, problem.sum_dtype)
     if uncertain.any():
         wide, still = _norms(x, window, p, np.dtype(np.float64))
         norm, uncertain = np.where(uncertain, wide, norm), uncertain & still
     if uncertain.any():
         norm[uncertain] = _scaled_norms(x, window, p, np.argwhere(uncertain))
-    greatest = float(ml_dtypes.finfo(dtype.numpy).max)
-    least = at_least(taps_of(window), p, float(np.finfo(dtype.accumulator).eps))
-    return rounded(_brought_back(norm, norm * least, greatest), dtype)
+    return rounded(norm, problem.dtype)
 
 
 def _norms(x: Array, window: Window, p: float, accumulator: np.dtype[Any]) -> tuple[Array, Array]:

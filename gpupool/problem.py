@@ -19,7 +19,7 @@ import numpy as np
 
 from gpupool import opset as opsets
 from gpupool import validate
-from gpupool.dtypes import FLOATS, DType, find, find_float
+from gpupool.dtypes import FLOAT64, FLOATS, DType, find, find_float
 from gpupool.errors import GpupoolMemoryError, GpupoolTypeError, GpupoolValueError
 from gpupool.window import AUTO_PADS, Window, covering, out_shape, window
 
@@ -140,6 +140,12 @@ class PoolProblem(_Problem):
         shape = self.laid_out(self.batch, out_shape(self.window))
         y = Output("Y", shape, self.out_dtype.numpy)
         return (y, Output("Indices", shape, self.index_dtype)) if self.indices else (y,)
+
+    @property
+    def sum_dtype(self) -> np.dtype[Any]:
+        """Floats that norms are summed in: below p = 1 the root multiplies what is lost."""
+        narrow = self.dtype.is_float and self.p >= 1
+        return self.dtype.accumulator if narrow else FLOAT64.numpy
 
     @property
     def numbering(self) -> tuple[int, ...]:

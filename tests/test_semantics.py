@@ -532,7 +532,7 @@ def test_no_spurious_overflow_of_the_norm(backend, dtype, value, p):
     tolerance.assert_real(y, reals, tolerance.of_norm, p)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("p", [1, 2, 3, 0.5, 0.3, 1.01, 2.5])
 @pytest.mark.parametrize("taps", [2, 20])
 def test_no_rounding_takes_a_norm_beyond_the_greatest_number(backend, dtype, p, taps):
@@ -598,6 +598,21 @@ def test_an_infinite_tap_gives_inf_all_zeros_give_0_and_nan_beats_inf(backend, d
 @pytest.mark.parametrize("p", [1, 2, 3, 0.5])
 def test_a_true_overflow_is_inf(backend, p):
     check(backend, "lp_pool", axis(3e38, 3e38, 3e38), [INF], kernel_shape=3, p=p)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "taps", "p"),
+    [
+        ("float32", 2.0**127, 2, 1),
+        ("float32", 2.0**126, 2, 0.5),
+        ("float16", 64, 1024, 0.1),
+        ("bfloat16", 2.0**64, 1024, 2.0**-6),
+    ],
+)
+def test_an_overflow_that_float64_sums_are_sure_of_is_inf(backend, dtype, value, taps, p):
+    """The norm is the power of two above the greatest number, as near as float32 could round."""
+    x = axis(value, value, *[0] * (taps - 2), dtype=dtype)
+    check(backend, "lp_pool", x, [INF], kernel_shape=taps, p=p)
 
 
 # Values: determinism

@@ -125,7 +125,7 @@ def norm(problem: PoolProblem) -> tuple[float, float, float, float, int, int]:
     The last two are the least accurate sum's leading bits and how many there are: no sum of them
     has overflowed or lost small terms, and its root is finite and normal.
     """
-    p, sums = problem.p, _sum_dtype(problem)
+    p, sums = problem.p, problem.sum_dtype
     info = np.finfo(sums)
     exponent = float(sums.type(1 / p))
     taps = max(taps_of(problem.window), 4)  # square_root in kernels/element.cuh asks for 4
@@ -148,18 +148,10 @@ def _leading_bits(number: np.floating[Any]) -> int:
     return int(number.view(f"u{size}")) >> (8 * size - 32)
 
 
-def _sum_dtype(problem: PoolProblem) -> np.dtype[Any]:
-    # The root multiplies the relative error of the sum by 1 / p.
-    if problem.reduction == "lp" and problem.p < 1:
-        return np.dtype(np.float64)
-    accumulator = problem.dtype.accumulator
-    return accumulator if accumulator.kind == "f" else np.dtype(np.float64)
-
-
 def accumulator(problem: PoolProblem) -> np.dtype[Any]:
     """Return the type of partial results: the operators' Accumulator in kernels/ops.cuh."""
     if problem.reduction == "lp":
-        return _sum_dtype(problem)
+        return problem.sum_dtype
     if problem.reduction == "average" and not problem.dtype.is_float:
         return byte_sum_dtype(taps_of(problem.window))
     return problem.dtype.accumulator
@@ -176,7 +168,7 @@ def operator(problem: PoolProblem, index: str) -> str:
     if problem.reduction == "max":
         return f"Max<{element}>"
     if problem.reduction == "lp":
-        return f"Lp<{element}, {_exponent(problem)}, {cuda(_sum_dtype(problem))}>"
+        return f"Lp<{element}, {_exponent(problem)}, {cuda(problem.sum_dtype)}>"
     if problem.dtype.is_float:
         return f"Average<{element}>"
     return f"IntegerAverage<{element}, {problem.out_dtype.cuda}, {cuda(accumulator(problem))}>"
@@ -191,7 +183,7 @@ def power_cost(problem: PoolProblem) -> int:
     """Return the instructions of a pow, which every tap and every root of most norms is."""
     if not by_powers(problem):
         return 0
-    return DOUBLE_POW if _sum_dtype(problem) == np.float64 else POW
+    return DOUBLE_POW if problem.sum_dtype == np.float64 else POW
 
 
 def _exponent(problem: PoolProblem) -> int:
