@@ -79,7 +79,10 @@ def compare(old: dict[str, Any], new: dict[str, Any]) -> list[Change]:
 
 
 def check(old: dict[str, Any], mode: str) -> None:
-    """Refuse an old result of another mode."""
+    """Refuse a mode that has no cost, and an old result of another one."""
+    if mode not in TOLERANCE:
+        costly = ", ".join(TOLERANCE)
+        raise GpupoolValueError(f"a {mode} result has no cost to compare: {costly} have one")
     if old["mode"] != mode:
         raise GpupoolValueError(f"a {old['mode']} result cannot be compared with a {mode} result")
 

@@ -1822,6 +1822,8 @@ def test_what_writing_the_readme_has_no_use_for_is_refused(
         ("--static", "--csv", "nowhere/a.csv", r"nowhere/a\.csv: there is no folder .*nowhere$"),
         ("--static", "--json", "nowhere/a.json", "there is no folder"),
         ("--static", "--compare", "cpu.json", "a cpu result cannot be compared with a static"),
+        ("--cold", "--compare", "cold.json", "a cold result has no cost to compare: static, gpu, "),
+        ("--cold", "--compare", "cpu.json", "a cold result has no cost to compare"),
         ("--static", "--only", ",", "--only ',' names no case"),
         ("--cold", "--peers", "torch", "--peers is not for a cold run"),
     ],
@@ -1831,7 +1833,8 @@ def test_what_the_result_cannot_become_is_refused_before_anything_is_measured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
-    record.write(record.record("cpu", ()), tmp_path / "cpu.json")
+    for earlier in ("cpu", "cold"):
+        record.write(record.record(earlier, ()), tmp_path / f"{earlier}.json")
     monkeypatch.setattr(command, "measured", lambda *_: pytest.fail("it was measured"))
     with pytest.raises(GpupoolError, match=message):
         run(mode, option, value)
