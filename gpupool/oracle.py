@@ -397,7 +397,9 @@ def _counts(window: Window, include_pad: bool) -> Array:
         else:
             count = _first_taps(axis)[1]
         total = np.multiply.outer(total, count)
-    return np.maximum(total, 1)
+    counts = np.maximum(total, 1)
+    counts.setflags(write=False)  # the cache hands it out again
+    return counts
 
 
 def _average(problem: PoolProblem, x: Array, window: Window) -> Array:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import gpupool
 from gpupool import oracle
+from gpupool.problem import resolve
 from tests import reference, strategies, tolerance
 from tests.conftest import numpy_backend
 from tests.strategies import MEMORY, Case
@@ -326,6 +327,14 @@ def test_the_samples_of_many_channels_take_no_more_memory_than_those_of_a_few():
         case = Case("roi_align", (x, *whole), {"sampling_ratio": 256})
         peaks.append(peak_memory(lambda: case.run(NUMPY)))  # noqa: B023 - called at once
     assert peaks[1] < 1.1 * peaks[0]
+
+
+@pytest.mark.parametrize("include_pad", [False, True])
+def test_no_caller_can_change_what_averages_of_a_window_are_divided_by(include_pad):
+    problem = resolve("average", (1, 1, 5, 6), "float32", kernel_shape=3, pads=1)
+    counts = oracle._counts(problem.window, include_pad)
+    assert counts is oracle._counts(problem.window, include_pad)
+    assert not counts.flags.writeable
 
 
 def test_an_empty_result_launches_nothing(monkeypatch):

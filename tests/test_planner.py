@@ -239,6 +239,15 @@ def test_a_plan_holds_no_array_beyond_its_parameters() -> None:
             assert all(isinstance(text, str) for text in (*chosen.template, *chosen.operands))
 
 
+def test_no_caller_can_change_the_parameters_of_a_plan() -> None:
+    """All that ask for it share it."""
+    for problem in problems(300):
+        scalars = [scalar for chosen in plan(problem).launches for scalar in chosen.scalars]
+        structs = [scalar for scalar in scalars if isinstance(scalar, np.ndarray)]
+        assert not any(struct.flags.writeable for struct in structs)
+        assert not any(isinstance(scalar, np.void) for scalar in scalars)
+
+
 def test_grids_are_within_the_limits_of_a_device() -> None:
     for problem in problems(500, seed=1):
         for chosen in plan(problem).launches:

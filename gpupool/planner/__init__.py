@@ -1,9 +1,10 @@
 """From a problem to launches: which kernel, which template arguments, which grid.
 
 A plan is computed from shapes, strides, dtype and attributes alone. It is frozen, printable and
-holds no array; the same problem has one plan, computed once. Everything that becomes part of CUDA
-source is a name from a table here or an integer within bounds. Each file of kernels/ has a module
-here that knows its template arguments and what it costs; this one chooses among them.
+holds no array but structs of parameters, which nobody can change; the same problem has one plan,
+computed once. Everything that becomes part of CUDA source is a name from a table here or an integer
+within bounds. Each file of kernels/ has a module here that knows its template arguments and what it
+costs; this one chooses among them.
 """
 
 from __future__ import annotations

@@ -101,6 +101,12 @@ class Launch:
     specialised: bool = False
     """Whether it is the tier of its file that has a name of its own."""
 
+    def __post_init__(self) -> None:
+        """Keep structs as they are: all that ask for a plan share it."""
+        for scalar in self.scalars:
+            if isinstance(scalar, np.ndarray):
+                scalar.setflags(write=False)
+
     @classmethod
     def over(
         cls, threads: int, source: str, kernel: str, template: tuple[str, ...],
