@@ -1962,7 +1962,7 @@ def test_the_plan_knows_which_results_are_looked_at_again() -> None:
     floats = ["float64", "float32", "float16", "bfloat16"]
     asked = [
         *product(["max", "average"], [*floats, "int8", "uint8"], [{}]),
-        *product(["lp"], floats, [{"p": p} for p in (1, 2, 3)]),
+        *product(["lp"], floats, [{"p": p} for p in (0.5, 1, 2, 2.5, 3)]),
     ]
     problems = [
         resolve(op, (1, 1, 8, 8), dtype, kernel_shape=3, **norm) for op, dtype, norm in asked
@@ -1971,7 +1971,7 @@ def test_the_plan_knows_which_results_are_looked_at_again() -> None:
     module = EmulatedModule(EXACT, include_dir=jit.kernel_folder(), expression=kernel)
     found = np.zeros(len(problems), bool)
     module.get_function(kernel)((1,), (1,), (found,))
-    assert [tile_cost.exact(problem) for problem in problems] == found.tolist()
+    assert [parameters.exact(problem) for problem in problems] == found.tolist()
     assert 0 < found.sum() < found.size
 
 

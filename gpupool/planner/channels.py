@@ -19,8 +19,7 @@ from gpupool.planner.launches import (
     Launch,
     Plan,
 )
-from gpupool.planner.parameters import NORM_DTYPE, accumulator, by_powers, norm, operator
-from gpupool.planner.tile_cost import exact
+from gpupool.planner.parameters import NORM_DTYPE, accumulator, by_powers, exact, norm, operator
 from gpupool.problem import PoolProblem
 
 CHANNELS_DTYPE = np.dtype(

@@ -223,6 +223,12 @@ def pairs_sums(problem: PoolProblem, geometry: Geometry) -> bool:
     return of_bytes and len(geometry.dims) < 3 and geometry.taps <= PAIRED_TAPS
 
 
+def exact(problem: PoolProblem) -> bool:
+    """Return whether no result is looked at again: the operators' ``exact`` in kernels/ops.cuh."""
+    normal = problem.dtype.name in ("float16", "int8", "uint8") and not by_powers(problem)
+    return problem.reduction == "max" or normal
+
+
 def vector_width(alignment: int, dtype: DType, *multiples: int) -> int:
     """Return the widest vector, in elements, whose accesses are all aligned."""
     return gcd(max(1, alignment // dtype.itemsize), *multiples)

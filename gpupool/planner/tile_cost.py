@@ -13,6 +13,7 @@ from typing import NamedTuple
 from gpupool.planner.banks import WORD_BYTES
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import BUSY
+from gpupool.planner.parameters import exact
 from gpupool.planner.tile import Tile, positions
 from gpupool.problem import PoolProblem
 from gpupool.window import Axis
@@ -215,11 +216,6 @@ def _hidden(problem: PoolProblem, axes: tuple[Axis, ...], tile: Tile, line: Line
     if problem.reduction == "lp" and problem.dtype.name == "float64":
         count += DOUBLE_LOOK + (DOUBLE_CUBES if problem.p == 3 else 0)
     return count
-
-
-def exact(problem: PoolProblem) -> bool:
-    """Whether no result is looked at again: the operators' ``exact`` in kernels/ops.cuh."""
-    return problem.reduction == "max" or problem.dtype.name in ("float16", "int8", "uint8")
 
 
 def lines(axes: tuple[Axis, ...], tile: Tile) -> int:
