@@ -21,6 +21,8 @@ class Device(Protocol):
     """A device with a stream on which everything runs."""
 
     l2_bytes: int
+    copy_rates: dict[int, float]
+    """Bytes that copies of so many bytes move in a second, of sizes measured."""
 
     def facts(self) -> dict[str, Any]:
         """Return name, memory, driver and clocks."""
@@ -71,6 +73,7 @@ class Cuda:
         self.cupy: Any = cupy
         self.pool_stream = cupy.cuda.Stream(non_blocking=True)
         self.l2_bytes = int(cupy.cuda.Device().attributes["L2CacheSize"])
+        self.copy_rates: dict[int, float] = {}
 
     def facts(self) -> dict[str, Any]:
         """Return what CUDA and nvidia-smi say of the device."""

@@ -157,13 +157,9 @@ def wrong(case: Case, x: np.ndarray[Any, Any], results: Sequence[np.ndarray[Any,
     return ""
 
 
-_copies: dict[tuple[int, int], float] = {}
-
-
 def copied(device: Device, size: int) -> float:
     """Return the bytes that a copy of ``size`` bytes moves in a second, measured once a run."""
-    key = (id(device), size)
-    if key not in _copies:
+    if size not in device.copy_rates:
         sets = max(2, ceil(COLD * device.l2_bytes / (2 * size)))
         pairs = [
             (device.empty((size,), np.uint8), device.empty((size,), np.uint8)) for _ in range(sets)
@@ -175,8 +171,8 @@ def copied(device: Device, size: int) -> float:
         calls = [call(*pair) for pair in pairs]
         ways = (device.record(calls), device.queued(calls))
         fastest = min(timing(device, way, sets).seconds for way in ways)
-        _copies[key] = 2 * size / fastest
-    return _copies[key]
+        device.copy_rates[size] = 2 * size / fastest
+    return device.copy_rates[size]
 
 
 # Peers

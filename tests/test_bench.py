@@ -1571,6 +1571,7 @@ class Fake:
         self.rate, self.noise, self.off_by = bytes_a_second, noise, off_by
         self.random = np.random.default_rng(7)
         self.copies = 0
+        self.copy_rates: dict[int, float] = {}
         self.cost: dict[int, float] = {}
 
     def facts(self) -> dict[str, Any]:
@@ -1740,7 +1741,13 @@ def test_the_latency_set_is_compared_with_a_copy_of_its_own_size() -> None:
     device = Fake()
     row = gpu.measure(case, device, ())
     assert row["copy_gb_s"] < 1e9
-    assert (id(device), case.least_bytes // 2) in gpu._copies
+    assert list(device.copy_rates) == [case.least_bytes // 2]
+
+
+def test_a_device_is_not_taken_for_an_earlier_one_that_is_gone() -> None:
+    """Another may lie where it lay."""
+    slow, fast = (gpu.copied(Fake(rate), 2**20) for rate in (1e12, 2e12))
+    assert fast > 1.5 * slow
 
 
 def test_host_overhead_has_a_row_for_every_way(
