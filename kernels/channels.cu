@@ -11,6 +11,7 @@
 // Counted cost in instructions: 2 to 3 of a tap (8 of a third power), and of a thread 190 and 11 for
 // each element of a vector.
 #include "ops.cuh"
+#include "shared.cuh"
 
 struct Channels {
     Norm norm;
@@ -21,8 +22,6 @@ struct Channels {
     int row, rows;         // vectors of a row, and rows whose every vector is whole
     int rest, tail;        // whole vectors behind them, and single elements behind those
 };
-
-extern __shared__ __align__(16) unsigned char shared[];
 
 // What a thread reads: a column of the rows of its block's part, every so many of them.
 template <class Op> struct Column {

@@ -325,7 +325,7 @@ template <class Count> __device__ inline float normal_quotient(float a, Count co
 template <int Most> __device__ inline float normal_quotient(float a, Few<Most> count) {
     float q = multiply(a, count.inverse);
     // The remainder of an infinity is NaN, which loses against any number.
-    float remainder = fmaxf(multiply_add(negative(q), count.count, a), -3.402823466e38f);
+    float remainder = fmaxf(multiply_add(negative(q), count.count, a), -greatest<float>());
     return multiply_add(remainder, count.inverse, q);
 }
 // Of integers none is infinite.

@@ -33,7 +33,6 @@ struct Norm {
 // An operator of values only; Index is what no kernel stores then.
 struct NoIndices {
     using Index = long long;
-    using Doubt = bool;
     static constexpr bool indices = false, rare = false, slow = false, repeats = false;
     static constexpr int flight = 4, powers = 0, paired_taps = 0;
     struct Doubts {};

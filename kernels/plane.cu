@@ -22,7 +22,7 @@ plane_parts(const typename Op::Element* __restrict__ x, typename Op::Accumulator
     const Output place(w, active ? n : 0);
     const auto* from = x + place.base;
     const auto part = Block::one(Block::all(place, active, from), blockIdx.y, gridDim.y);
-    const Block traverse{place, n, w.outputs, from, shared, part, nullptr, 0};
+    const Block traverse{place, n, w.outputs, from, part, nullptr, 0};
     auto result = traverse(Op(w.norm));
     if (active && Block::worker() == 0) parts[n * gridDim.y + blockIdx.y] = result;
 }
@@ -39,7 +39,7 @@ plane(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__
     bool active = n < w.outputs;
     const Output place(w, active ? n : 0);
     const auto* from = x + place.base;
-    const Block traverse{place, n, w.outputs, from, shared, Block::all(place, active, from),
+    const Block traverse{place, n, w.outputs, from, Block::all(place, active, from),
                          parts ? parts + n * part_count : nullptr, active ? part_count : 0};
     store(Op(w.norm), place, traverse, n, active && Block::worker() == 0, x, y, indices);
 }

@@ -45,7 +45,6 @@ struct Together {
     const Index n;                          // number of the output
     const long long outputs;                // as many as there are: from there on n is none
     const T* x;
-    unsigned char* meeting;                 // shared memory for 256 partial results
     const Part part;
     const typename Op::Accumulator* parts;  // what plane_parts left of this output, or null
     int part_count;
@@ -251,7 +250,7 @@ struct Together {
                 accumulator = op.merge(accumulator, of_lane(accumulator, half * apart));
             return accumulator;
         }
-        Accumulator* seats = reinterpret_cast<Accumulator*>(meeting);
+        Accumulator* seats = reinterpret_cast<Accumulator*>(shared);
         int own = worker() * Outputs + slot();
         __syncthreads();
         seats[own] = accumulator;

@@ -21,6 +21,6 @@ plane_staged(const typename Op::Element* __restrict__ x, typename Op::Out* __res
     const bool active = Block::slot() < here;
     const int slot = active ? Block::slot() : 0, begin = slot * size, n = first + slot;
     const Output place(w, n);
-    const Block traverse{place, 0, 1, planes + begin, shared, Block::all(1, size, begin), nullptr, 0};
+    const Block traverse{place, 0, 1, planes + begin, Block::all(1, size, begin), nullptr, 0};
     store(Op(w.norm), place, traverse, n, active && Block::worker() == 0, x, y, indices);
 }

@@ -15,8 +15,7 @@
 // as they overlap enough.
 #pragma once
 #include "merged.cuh"
-
-extern __shared__ __align__(16) unsigned char shared[];
+#include "shared.cuh"
 
 struct Tiles {
     int planes, all_planes;         // side by side in a block, and of the array

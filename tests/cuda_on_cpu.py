@@ -14,8 +14,8 @@ are four builds:
 
 What a kernel author has to observe:
 
-- Shared memory is one `extern __shared__ __align__(16) unsigned char shared[];`, outside every
-  namespace.
+- Shared memory is one `extern __shared__ unsigned char shared[];`, outside every namespace, aligned
+  to at most 1024 bytes.
 - Inline PTX stands behind `#ifdef __CUDA_ARCH__` with a plain equivalent beside it.
 - Arrays are arguments of their own, not pointers inside a struct.
 - What lanes exchange through shared memory needs __syncwarp; shuffles and votes order nothing.

@@ -215,7 +215,7 @@ def served(problem: PoolProblem, geometry: Geometry) -> Geometry | None:
 
     That is, where they do not overlap, or are of more than one can divide by.
     """
-    if prod(dim.axis.out for dim in geometry.dims) == 1 or geometry.outputs == 0:
+    if prod(dim.axis.out for dim in geometry.dims) == 1:
         return None
     if len(geometry.dims) == 1:
         geometry = geometry.with_rows()
