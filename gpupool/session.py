@@ -85,9 +85,10 @@ class Session:
 
     ``model`` is a path, the bytes of a model or a ModelProto. ``device`` says where the pooling
     nodes run: "cpu", "gpu", or "auto", which takes the GPU where there is one. ``sess_options`` and
-    ``providers`` are onnxruntime's own, for everything else. Pooling nodes inside the branches of
-    control flow stay with onnxruntime. A model is refused that makes a sequence, or what else is no
-    tensor, before a pooling node and reads it after that.
+    ``providers`` are onnxruntime's own, for everything else; options of the caller's stay as they
+    are, and those by default let no idle thread spin. Pooling nodes inside the branches of control
+    flow stay with onnxruntime. A model is refused that makes a sequence, or what else is no tensor,
+    before a pooling node and reads it after that.
 
     >>> x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 1, 4])
     >>> y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 1, 2])
@@ -469,10 +470,7 @@ def _type(text: str) -> int | str:
 def _load(model: Any, runtime: Mapping[str, Any], name: str) -> Any:
     import onnxruntime
 
-    options = runtime["sess_options"]
-    if options is None:
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3  # errors: what it warns of is the model's own
+    options = _options() if runtime["sess_options"] is None else runtime["sess_options"]
     try:
         return onnxruntime.InferenceSession(
             model.SerializeToString(), sess_options=options, providers=runtime["providers"]
@@ -482,6 +480,16 @@ def _load(model: Any, runtime: Mapping[str, Any], name: str) -> Any:
         if where is not None:
             name = f"node {label(where)} ({where.domain}.{where.op_type}) in {name}"
         raise GpupoolValueError(f"onnxruntime refuses {name}: {error}") from error
+
+
+def _options() -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors: what it warns of is the model's own
+    # Each segment has threads of its own, which would take the processors from the step after it.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return options
 
 
 def _custom(node: Any) -> bool:

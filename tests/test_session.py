@@ -23,6 +23,7 @@ from gpupool.session import VARIANTS
 Array = np.ndarray[Any, Any]
 
 FLOAT, INT64, BFLOAT16 = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BFLOAT16
+SPINNING = "session.intra_op.allow_spinning"
 X = np.random.default_rng(7).standard_normal((1, 2, 8, 8)).astype(np.float32)
 
 
@@ -576,6 +577,17 @@ def test_onnxruntime_gets_its_options() -> None:
     run_options = onnxruntime.RunOptions()
     run_options.log_severity_level = 3
     assert session.run(["z"], {"x": X}, run_options)[0].max() <= 0
+
+
+@pytest.mark.parametrize("own", [None, "1"])
+def test_no_thread_of_a_segment_spins_unless_the_caller_lets_it(own: str | None) -> None:
+    options = None if own is None else onnxruntime.SessionOptions()
+    if options:
+        options.add_session_config_entry(SPINNING, own)
+    session = Session(SIMPLE, device="cpu", sess_options=options)
+    segments = [step for step in session._steps if step not in session.pooling_nodes]
+    used = [segment.session.get_session_options() for segment in segments]
+    assert {one.get_session_config_entry(SPINNING) for one in used} == {own or "0"}
 
 
 @pytest.mark.parametrize(
