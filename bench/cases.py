@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from gpupool.errors import GpupoolValueError
+from gpupool import validate
+from gpupool.errors import GpupoolError, GpupoolValueError
 from gpupool.opset import find
 from gpupool.problem import PoolProblem, resolve
 
@@ -41,6 +42,9 @@ FIELDS = {
     "out_dtype": "out_dtype",
 }
 """Fields of a case file that are arguments of the operator by another or the same name."""
+
+LAYOUTS = ("NCL", "NCHW", "NCDHW", "NLC", "NHWC", "NDHWC")
+"""What a case file may say of where the channels are: last where the name ends in C."""
 
 DRAWN = 2**20
 """Elements of an input that one stream of random numbers fills."""
@@ -69,35 +73,37 @@ class Case:
         >>> Case.from_json(row).problem.outputs[0].shape
         (1, 8, 3, 3)
         """
+        try:
+            return cls._read(fields)
+        except GpupoolError as error:
+            raise GpupoolValueError(f"case {fields.get('id')!r}: {error}") from error
+
+    @classmethod
+    def _read(cls, fields: Mapping[str, Any]) -> Case:
         known = {"id", "title", "op", "dtype", "layout", "shape", "flags", *FIELDS}
         if unknown := sorted(set(fields) - known):
-            raise GpupoolValueError(
-                f"case {fields.get('id')!r}: unknown fields {unknown}; known: {sorted(known)}"
-            )
+            raise GpupoolValueError(f"unknown fields {unknown}; known: {sorted(known)}")
         if missing := [name for name in ("id", "op", "dtype", "shape") if name not in fields]:
-            raise GpupoolValueError(f"case {fields.get('id')!r} lacks {missing}")
+            raise GpupoolValueError(f"lacks {missing}")
         attributes = {
             name: _frozen(fields[field]) for field, name in FIELDS.items() if field in fields
         }
         for flag in fields.get("flags", ()):
             if flag not in FLAGS:
-                raise GpupoolValueError(
-                    f"case {fields['id']!r}: flag {flag!r}, known: {sorted(FLAGS)}"
-                )
+                raise GpupoolValueError(f"flag {flag!r}, known: {sorted(FLAGS)}")
             attributes[FLAGS[flag]] = True
-        shape = tuple(fields["shape"])
         case = cls(
             str(fields["id"]),
             str(fields.get("title", fields["id"])),
             find(fields["op"]).name,
             str(fields["dtype"]),
-            str(fields.get("layout", "NCHW")),
-            shape,
+            validate.choice("layout", fields.get("layout", "NCHW"), LAYOUTS),
+            validate.shape("shape", fields["shape"]),
             tuple(attributes.items()),
         )
         if not isinstance(case.problem, PoolProblem):
             raise GpupoolValueError(
-                f"case {case.id!r}: {case.op} has no window; cases are of the six pooling operators"
+                f"{case.op} has no window; cases are of the six pooling operators"
             )
         return case
 

@@ -141,6 +141,23 @@ def test_cases_of_a_file_are_read_and_refused_by_name(tmp_path: Path, five: Path
         load(path)
 
 
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"layout": "channels_last"}, "layout = 'channels_last' must be one of NCL, NCHW, NCDHW, "),
+        ({"layout": "NC"}, "layout = 'NC' must be one of .*NLC, NHWC, NDHWC"),
+        ({"kernel": 99}, "kernel"),
+        ({"shape": 4}, "shape must be a sequence of integers"),
+        ({"op": "median"}, "median"),
+        ({"flags": ["fast"]}, "flag 'fast'"),
+    ],
+)
+def test_an_error_of_a_case_names_it(fields: dict[str, Any], message: str) -> None:
+    case = {"id": "Q7", "op": "max", "dtype": "float32", "shape": [1, 2, 8, 8], "kernel": 2}
+    with pytest.raises(GpupoolValueError, match=rf"^case 'Q7': .*{message}"):
+        Case.from_json(case | fields)
+
+
 def test_cases_are_chosen_by_name_operator_and_dtype() -> None:
     assert [case.id for case in select(CASES, ["W02", "W01"])] == ["W01", "W02"]
     assert {case.dtype for case in select(CASES, op="average", dtype="uint8")} == {"uint8"}
