@@ -57,11 +57,22 @@ def dtype(array: Any) -> Any:
     own = array.dtype
     if isinstance(own, np.dtype):
         return own
-    name = str(own).removeprefix("torch.")
+    name = named(own)
     try:
         return np.dtype(name)
     except TypeError:
         return name
+
+
+def named(dtype: Any) -> Any:
+    """Return the name of a dtype of torch, and any other value as it is.
+
+    >>> named("float16")
+    'float16'
+    """
+    of = type(dtype)
+    torchs = (of.__module__, of.__name__) == ("torch", "dtype")  # without importing it
+    return str(dtype).removeprefix("torch.") if torchs else dtype
 
 
 def pointer(array: Any) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from gpupool import arrays
 from gpupool.errors import GpupoolTypeError
 from gpupool.validate import INT32_MAX
 
@@ -70,7 +71,7 @@ def byte_sum_dtype(count: int) -> np.dtype[Any]:
 
 
 def find(name: str, dtype: object, allowed: Collection[DType] = DTYPES) -> DType:
-    """Return the row of a dtype given as a NumPy dtype, a scalar type or a name.
+    """Return the row of a dtype given as one of NumPy or torch, a scalar type or a name.
 
     ``allowed`` are the rows that an error names. A row that is none of these is returned as well:
     the caller knows why it does not serve.
@@ -80,12 +81,12 @@ def find(name: str, dtype: object, allowed: Collection[DType] = DTYPES) -> DType
     """
     if isinstance(dtype, DType):
         return dtype
-    if isinstance(dtype, str) and dtype in _BY_NAME:
-        return _BY_NAME[dtype]
+    known = arrays.named(dtype)
+    if isinstance(known, str) and known in _BY_NAME:
+        return _BY_NAME[known]
     names = listed(allowed)
-    named = dtype if dtype is not None else ""  # None is NumPy's float64
     try:
-        numpy = np.dtype(named)  # type: ignore[call-overload]
+        numpy = np.dtype("" if known is None else known)  # None is NumPy's float64
     except TypeError:
         raise GpupoolTypeError(f"{name} = {dtype!r} is not a dtype; allowed: {names}") from None
     row = _BY_NUMPY.get(numpy)

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from gpupool import arrays, validate
 from gpupool import opset as opsets
-from gpupool import validate
 from gpupool.dtypes import FLOAT64, FLOATS, DType, find, find_float
 from gpupool.errors import GpupoolMemoryError, GpupoolTypeError, GpupoolValueError
 from gpupool.window import AUTO_PADS, Window, covering, out_shape, window
@@ -378,9 +378,9 @@ def _index_dtype(asked: object, shape: tuple[int, ...]) -> np.dtype[Any]:
 
 
 def _dtype_name(asked: Any) -> object:
-    """Return the name of a dtype in any form that NumPy takes, and what is none as it is."""
+    """Return the name of a dtype of torch or in any form of NumPy's, and what is none as it is."""
     try:
-        return asked if asked is None else str(np.dtype(asked))
+        return asked if asked is None else str(np.dtype(arrays.named(asked)))
     except TypeError:
         return asked
 

@@ -112,6 +112,29 @@ def test_out_is_filled_and_returned(torch, last):
     assert torch.equal(x.contiguous().flatten()[positions.flatten()], out.flatten())
 
 
+@pytest.mark.parametrize("name", ["float64", "float32", "float16", "bfloat16"])
+def test_a_dtype_may_be_that_of_torch(torch, name):
+    own = getattr(torch, name)
+    assert gpupool.plan("max", (1, 1, 8), own, kernel_shape=3).problem.dtype.name == name
+    pixels = np.zeros((1, 4, 4, 3), np.uint8)
+    assert gpupool.average_pool(pixels, 2, channels_last=True, dtype=own).dtype.name == name
+    assert gpupool.preprocess(pixels, mean=0, std=1, dtype=own).dtype.name == name
+
+
+def test_indices_may_have_a_dtype_of_torch(torch):
+    tensor = torch.zeros(1, 1, 4)
+    _, found = gpupool.max_pool(tensor, 2, return_indices=True, index_dtype=torch.int32)
+    assert found.dtype is torch.int32
+    with pytest.raises(gpupool.GpupoolValueError, match=r"^index_dtype = 'int16' must be one"):
+        gpupool.max_pool(tensor, 2, return_indices=True, index_dtype=torch.int16)
+
+
+@pytest.mark.parametrize("name", ["int32", "complex64", "float8_e5m2"])
+def test_a_dtype_of_torch_outside_the_table_is_refused(torch, name):
+    with pytest.raises(gpupool.GpupoolTypeError, match=rf"^dtype of x = .*{name} is not .*allowed"):
+        gpupool.plan("max", (1, 1, 8), getattr(torch, name), kernel_shape=3)
+
+
 def test_a_plan_is_called_on_tensors(torch):
     planned = gpupool.plan("max", (1, 1, 4), "float64", kernel_shape=2)
     x = torch.tensor([[[1.0, 3, 2, 0]]], dtype=torch.float64)
