@@ -12,7 +12,7 @@ from typing import Any
 
 from gpupool.device import gpu_available
 from gpupool.errors import GpupoolError
-from gpupool.terminal import complain, progress, say
+from gpupool.terminal import add_debug, flush, guarded, progress, say
 
 from . import cold, compare, cpu, gpu, host, plot, readme, record, static, table
 from .cases import CASES, Case, load, select
@@ -226,11 +226,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Read the options and run."""
     parser = argparse.ArgumentParser("python -m bench", description=DESCRIPTION, allow_abbrev=False)
     arguments(parser)
+    add_debug(parser)
     try:
-        return run(parser.parse_args(argv))
-    except (GpupoolError, OSError) as error:
-        complain(error, debug=False)
-        return EXIT_ERROR
+        return guarded(run, parser.parse_args(argv), EXIT_ERROR)
+    finally:
+        flush()
 
 
 if __name__ == "__main__":

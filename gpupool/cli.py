@@ -13,11 +13,9 @@ import inspect
 import io
 import json
 import re
-import signal
 import sys
-import threading
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,14 +31,13 @@ from gpupool.errors import GpupoolError
 from gpupool.placement import on_gpu
 from gpupool.terminal import (
     EXIT_FAILED,
-    EXIT_SIGNAL,
-    EXIT_UNREAD,
     EXIT_USAGE,
-    INTERRUPTS,
     UsageError,
+    add_debug,
     by_x,
     complain,
     flush,
+    guarded,
     integers,
     printable,
     progress,
@@ -570,7 +567,7 @@ def _parser() -> argparse.ArgumentParser:
             command.name, help=command.summary, description=command.summary, allow_abbrev=False
         )
         sub.command = command
-        sub.add_argument("--debug", action="store_true", help="show the traceback of an error")
+        add_debug(sub)
         sub.set_defaults(run=command.run)
     return parser
 
@@ -580,44 +577,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # which stderr has from the start
     try:
-        return _run(_parser().parse_args(argv))
+        args = _parser().parse_args(argv)
+        return guarded(args.run, args)
     finally:
         flush()  # what --help printed, too
-
-
-def _run(args: argparse.Namespace) -> int:
-    try:
-        with _signals_interrupt():
-            return int(args.run(args))
-    except KeyboardInterrupt as interrupt:
-        say("gpupool: interrupted")
-        number: int = interrupt.args[0] if interrupt.args else signal.SIGINT
-        return EXIT_SIGNAL + number
-    except BrokenPipeError:  # what read stdout has gone, as `head` does
-        return EXIT_UNREAD
-    except Exception as error:
-        complain(error, debug=args.debug)
-        return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
-
-
-@contextmanager
-def _signals_interrupt() -> Iterator[None]:
-    """Let the signals that would end the process at once interrupt it as ^C does: it clears up.
-
-    Who ignores one, as nohup does, or handles it, keeps that; only the main thread may set any.
-    """
-    main = threading.current_thread() is threading.main_thread()
-    ours = [one for one in INTERRUPTS if main and signal.getsignal(one) == signal.SIG_DFL]
-
-    def interrupt(number: int, _: object) -> NoReturn:
-        for one in ours:
-            signal.signal(one, signal.SIG_IGN)  # the same may come twice, as from timeout
-        raise KeyboardInterrupt(number)
-
-    try:
-        for one in ours:
-            signal.signal(one, interrupt)
-        yield
-    finally:
-        for one in ours:
-            signal.signal(one, signal.SIG_DFL)

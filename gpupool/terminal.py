@@ -7,15 +7,17 @@ import importlib
 import os
 import signal
 import sys
+import threading
 import traceback
 from argparse import ArgumentTypeError
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
 
 from gpupool.errors import GpupoolError
 
 if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
     from collections.abc import Callable, Iterator, Sequence
 
 T = TypeVar("T")
@@ -158,3 +160,50 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, GpupoolError | OSError):
         return str(error)
     return f"{type(error).__name__}: {error} (unexpected: --debug shows where)"
+
+
+# Running a command
+
+
+def add_debug(parser: ArgumentParser) -> None:
+    """Add the option that ``guarded`` reads."""
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+
+
+def guarded(run: Callable[[Namespace], int], args: Namespace, failed: int = EXIT_FAILED) -> int:
+    """Run a command and return its exit status; whatever ends it is said in one line."""
+    try:
+        with _signals_interrupt():
+            return int(run(args))
+    except KeyboardInterrupt as interrupt:
+        say("gpupool: interrupted")
+        number: int = interrupt.args[0] if interrupt.args else signal.SIGINT
+        return EXIT_SIGNAL + number
+    except BrokenPipeError:  # what read stdout has gone, as `head` does
+        return EXIT_UNREAD
+    except Exception as error:
+        complain(error, debug=args.debug)
+        return EXIT_USAGE if isinstance(error, UsageError) else failed
+
+
+@contextmanager
+def _signals_interrupt() -> Iterator[None]:
+    """Let the signals that would end the process at once interrupt it as ^C does: it clears up.
+
+    Who ignores one, as nohup does, or handles it, keeps that; only the main thread may set any.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    ours = [one for one in INTERRUPTS if main and signal.getsignal(one) == signal.SIG_DFL]
+
+    def interrupt(number: int, _: object) -> NoReturn:
+        for one in ours:
+            signal.signal(one, signal.SIG_IGN)  # the same may come twice, as from timeout
+        raise KeyboardInterrupt(number)
+
+    try:
+        for one in ours:
+            signal.signal(one, interrupt)
+        yield
+    finally:
+        for one in ours:
+            signal.signal(one, signal.SIG_DFL)

@@ -1808,6 +1808,27 @@ def test_unknown_peers_and_a_missing_gpu_are_errors(five: Path) -> None:
         assert command.main(["--cases", str(five)]) == 2
 
 
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (KeyboardInterrupt(), 130, "gpupool: interrupted"),
+        (BrokenPipeError(), 141, ""),
+        (ZeroDivisionError("1 / 0"), 2, "ZeroDivisionError: 1 / 0 (unexpected: --debug shows"),
+    ],
+)
+def test_what_ends_a_run_is_said_in_one_line(
+    error: BaseException, status: int, said: str, monkeypatch: Any, capsys: Any
+) -> None:
+    def fail(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(command, "chosen", fail)
+    assert command.main(["--static"]) == status
+    err = capsys.readouterr().err
+    assert said in err
+    assert len(err.splitlines()) <= 1
+
+
 @pytest.mark.parametrize("option", ["--static", "--cold", "--host"])
 def test_what_needs_no_gpu_says_that_it_needs_cupy(
     option: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
