@@ -12,6 +12,7 @@ from typing import Any
 
 from gpupool.device import gpu_available
 from gpupool.errors import GpupoolError
+from gpupool.files import writing
 from gpupool.terminal import add_debug, flush, guarded, progress, say
 
 from . import cold, compare, cpu, gpu, host, plot, readme, record, static, table
@@ -190,11 +191,12 @@ def show(mode: Mode, result: dict[str, Any], args: argparse.Namespace) -> None:
     print(table.aligned(mode.head, lines), flush=True)
     say(mode.summary(result["rows"]))
     if args.csv:
-        args.csv.write_text(record.as_csv(mode.head, lines), encoding="utf-8")
+        record.write_text(record.as_csv(mode.head, lines), args.csv)
     if args.markdown:
-        args.markdown.write_text(table.markdown(mode.head, lines) + "\n", encoding="utf-8")
+        record.write_text(table.markdown(mode.head, lines) + "\n", args.markdown)
     if args.plot:
-        plot.save(result, args.plot)
+        with writing(args.plot):
+            plot.save(result, args.plot)
 
 
 def time_host(args: argparse.Namespace, device: Callable[[], Device]) -> int:

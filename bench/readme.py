@@ -59,4 +59,4 @@ def update(path: Path, folder: Path = RESULTS) -> None:
     if not pattern.search(text):
         raise GpupoolValueError(f"{path} has no section between {BEGIN} and {END}")
     new = f"{BEGIN}\n{section(newest(folder))}\n{END}"
-    path.write_text(pattern.sub(lambda _: new, text, count=1), encoding="utf-8")
+    record.write_text(pattern.sub(lambda _: new, text, count=1), path)

@@ -15,6 +15,7 @@ from typing import Any
 
 import gpupool
 from gpupool.errors import GpupoolValueError
+from gpupool.files import writing
 
 PACKAGES = (
     "numpy", "cupy-cuda12x", "cupy-cuda13x", "torch", "triton", "onnx", "onnxruntime",
@@ -72,7 +73,13 @@ def write(result: dict[str, Any], path: Path) -> None:
     head = {key: value for key, value in result.items() if key != "rows"}
     text = json.dumps(head, indent=1)[:-2]
     rows = ",\n  ".join(json.dumps(row) for row in result["rows"])
-    path.write_text(f'{text},\n "rows": [\n  {rows}\n ]\n}}\n', encoding="utf-8")
+    write_text(f'{text},\n "rows": [\n  {rows}\n ]\n}}\n', path)
+
+
+def write_text(text: str, path: Path) -> None:
+    """Write a text file; an error names it."""
+    with writing(path):
+        path.write_text(text, encoding="utf-8")
 
 
 def read(path: Path) -> dict[str, Any]:

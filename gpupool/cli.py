@@ -15,7 +15,7 @@ import json
 import re
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,7 +27,7 @@ import gpupool
 from gpupool import device, files, folder, images, ops, opset, placement, problem, validate, verify
 from gpupool import run as models
 from gpupool.dtypes import BFLOAT16, DTYPES
-from gpupool.errors import GpupoolError
+from gpupool.errors import GpupoolError, GpupoolTypeError, GpupoolValueError
 from gpupool.placement import on_gpu
 from gpupool.terminal import (
     EXIT_FAILED,
@@ -300,7 +300,7 @@ def _pool_array(args: argparse.Namespace) -> int:
     x = files.read_array(args.input, bfloat16=getattr(args, "dtype", None) == "bfloat16")
     if x.dtype == BFLOAT16.numpy:
         del args.dtype  # it said what the file holds
-    _write(_job(args), args.output, args.input.name, x, files.write_array)
+    _write(_job(args), args.output, args.input, x, files.write_array)
     return 0
 
 
@@ -343,20 +343,23 @@ def _pool_one_image(job: Job, source: Path, target: Path) -> None:
     # float64 sums 16 bits without an error: only a result is rounded
     x = pixels if pixels.dtype in computed else pixels.astype(np.float64)
     layout = {"channels_last": True}
-    pooled = problem.resolve(job.op, x.shape, x.dtype, **job.attributes, **layout).outputs[0]
+    with _about(source):
+        resolved = problem.resolve(job.op, x.shape, x.dtype, **job.attributes, **layout)
+    pooled = resolved.outputs[0]
     images.check_size(target, form, images.mode_of(pixels), *pooled.shape[1:3])
 
     def save(file: BinaryIO, y: Array) -> None:
         result = replace(picture, pixels=images.quantise(y, pixels.dtype))
-        images.write(file, result, form)
+        with files.writing(target):
+            images.write(file, result, form)
 
-    _write(job, target, source.name, x, save, **layout)
+    _write(job, target, source, x, save, **layout)
 
 
 def _write(
     job: Job,
     target: Path,
-    name: str,
+    source: Path,
     x: Array,
     save: Callable[[BinaryIO, Array], None],
     **layout: Any,
@@ -365,10 +368,20 @@ def _write(
     paths = [path for path in (target, job.indices) if path is not None]
     with ExitStack() as stack:
         opened = [stack.enter_context(files.whole(path, force=job.force)) for path in paths]
-        outputs, report = job.run(name, x, **layout)
+        with _about(source):
+            outputs, report = job.run(source.name, x, **layout)
         for file, array, write in zip(opened, outputs, (save, files.write_array), strict=False):
             write(file, array)
     say(report)
+
+
+@contextmanager
+def _about(source: Path) -> Iterator[None]:
+    """Say of an argument that is refused for which file it is."""
+    try:
+        yield
+    except (GpupoolValueError, GpupoolTypeError) as error:
+        raise type(error)(f"{source}: {error}") from error
 
 
 def _pool_folder(args: argparse.Namespace) -> int:

@@ -55,7 +55,26 @@ def _mapped(path: Path) -> np.ndarray[Any, Any]:
 
 def write_array(file: BinaryIO, array: np.ndarray[Any, Any]) -> None:
     """Write an array in .npy format."""
-    np.lib.format.write_array(file, array, allow_pickle=False)
+    with writing(file.name):
+        np.lib.format.write_array(file, array, allow_pickle=False)
+
+
+@contextmanager
+def writing(name: object) -> Iterator[None]:
+    """Give an error of writing a file its name: those of an open file, and NumPy's, have none.
+
+    >>> with writing("y.npy"):
+    ...     raise OSError("9 requested and 5 written")
+    Traceback (most recent call last):
+    OSError: [Errno None] could not be written whole (9 requested and 5 written): 'y.npy'
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.strerror = error.strerror or f"could not be written whole ({error})"
+            error.filename = str(name)
+        raise
 
 
 @contextmanager
@@ -117,12 +136,17 @@ def whole(path: Path, *, force: bool) -> Iterator[BinaryIO]:
     check_target(path, force=force)
     with beside(path) as (target, part):
         try:
-            with part.open("xb") as file:
+            file = part.open("xb")
+            try:
                 if target.exists():
                     shutil.copymode(target, part)  # first: what is private is so at any time
                 yield file
-                file.flush()
-                os.fsync(file.fileno())
+                with writing(path):
+                    file.flush()
+                    os.fsync(file.fileno())
+            finally:
+                with writing(path):
+                    file.close()  # which tries once more to write what the file holds back
             _move(part, target, force)
         finally:
             part.unlink(missing_ok=True)

@@ -94,12 +94,15 @@ def run(args: Namespace) -> int:
             except Exception as error:
                 complain(error, debug=args.debug, about=source.name)
                 continue
-            rows.append(row)
+            with files.writing(args.output):
+                rows.append(row)
             if listed:
-                listed.write(f"{printable(source.name)}\n".encode())
+                with files.writing(args.names):
+                    listed.write(f"{printable(source.name)}\n".encode())
         if not rows.count:
             raise GpupoolValueError(f"{args.input}: no image could be preprocessed")
-        rows.finish()
+        with files.writing(args.output):
+            rows.finish()
     seconds = time.perf_counter() - start
     say(
         f"{rows.count} of {validate.counted(len(sources), 'image')} in {args.output} on the "

@@ -1829,6 +1829,25 @@ def test_what_ends_a_run_is_said_in_one_line(
     assert len(err.splitlines()) <= 1
 
 
+@pytest.mark.parametrize("option", ["--json", "--csv", "--markdown"])
+def test_a_file_that_cannot_be_written_is_named(
+    option: str, monkeypatch: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full here")
+    rows = stored("static")["rows"]
+    mode = replace(
+        command.STATIC,
+        head=["a"],
+        cells=lambda _: ["b"],
+        summary=lambda _: "",
+        measure=lambda _: rows[0],
+    )
+    monkeypatch.setattr(command, "STATIC", mode)
+    assert command.main(["--static", "--only", "W01", option, "/dev/full"]) == command.EXIT_ERROR
+    assert "error: /dev/full: No space left on device" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("option", ["--static", "--cold", "--host"])
 def test_what_needs_no_gpu_says_that_it_needs_cupy(
     option: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

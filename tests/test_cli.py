@@ -432,6 +432,15 @@ def test_what_the_library_refuses_is_one_line_and_status_1(gpupool_, argv, text)
     assert not Path("y.npy").exists()
 
 
+@pytest.mark.usefixtures("x")
+def test_a_file_that_is_smaller_than_the_window_is_named(gpupool_):
+    save_image("small.png", noise(4, 4))
+    for source, target in (("x.npy", "y.npy"), ("small.png", "y.png")):
+        result = gpupool_("pool", source, target, "--op", "max", "--kernel", 99)
+        assert refused(result, 1, f"error: {source}: the window is larger than the padded input")
+        assert not Path(target).exists()
+
+
 def test_debug_shows_the_traceback(gpupool_):
     argv = ("pool", "none.npy", "y.npy", "--op", "global-max")
     assert refused(gpupool_(*argv), 1, "none.npy: No such file or directory")

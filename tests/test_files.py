@@ -134,6 +134,33 @@ def test_an_error_leaves_no_file_behind(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.fixture
+def small_files_only():
+    """Let this process write 64 KiB to a file and no more."""
+    resource = pytest.importorskip("resource", reason="no ulimit here")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.usefixtures("small_files_only")
+@pytest.mark.parametrize(
+    ("write", "reason"),
+    [
+        (lambda file: files.write_array(file, np.zeros(2**17, np.uint8)), "could not be .* whole"),
+        (lambda file: file.write(bytes(2**16 + 1)), "File too large"),
+        (lambda file: [file.write(bytes(2**10)) for _ in range(65)], "File too large"),
+    ],
+)
+def test_what_cannot_be_written_whole_is_named(tmp_path, write, reason):
+    path = tmp_path / "y.npy"
+    with pytest.raises(OSError, match=reason) as raised, files.whole(path, force=False) as file:
+        write(file)
+    assert raised.value.filename == str(path)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_error_keeps_the_file_that_was_to_be_replaced(tmp_path):
     (tmp_path / "y.npy").write_bytes(b"old")
     with pytest.raises(KeyboardInterrupt):
