@@ -290,10 +290,16 @@ def _job(args: argparse.Namespace) -> Job:
     return Job(args.op, attributes, on_gpu(args.device), args.force, args.indices)
 
 
+LARGE_IMAGE = (1, 2**40, 2**40, 3)
+"""What any window fits into: arguments that are refused for it are wrong for every image."""
+
+
 def _image_job(args: argparse.Namespace) -> Job:
     if hasattr(args, "dtype"):
         raise UsageError("--dtype applies to .npy arrays: an image keeps its own")
-    return _job(args)
+    job = _job(args)
+    _resolved(job, LARGE_IMAGE, np.dtype(np.uint8))
+    return job
 
 
 def _pool_array(args: argparse.Namespace) -> int:
@@ -339,12 +345,9 @@ def _pool_one_image(job: Job, source: Path, target: Path) -> None:
     picture = images.read(source)
     pixels = picture.pixels
     form = images.format_for(target, pixels)
-    computed = {row.numpy for row in opset.OPERATORS[job.op].dtypes}
-    # float64 sums 16 bits without an error: only a result is rounded
-    x = pixels if pixels.dtype in computed else pixels.astype(np.float64)
-    layout = {"channels_last": True}
     with _about(source):
-        resolved = problem.resolve(job.op, x.shape, x.dtype, **job.attributes, **layout)
+        resolved = _resolved(job, pixels.shape, pixels.dtype)
+    x = pixels.astype(resolved.dtype.numpy, copy=False)
     pooled = resolved.outputs[0]
     images.check_size(target, form, images.mode_of(pixels), *pooled.shape[1:3])
 
@@ -353,7 +356,15 @@ def _pool_one_image(job: Job, source: Path, target: Path) -> None:
         with files.writing(target):
             images.write(file, result, form)
 
-    _write(job, target, source, x, save, **layout)
+    _write(job, target, source, x, save, channels_last=True)
+
+
+def _resolved(job: Job, shape: tuple[int, ...], dtype: np.dtype[Any]) -> problem.Problem:
+    """Return the call on the pixels of an image, in the dtype in which they are computed."""
+    computed = {row.numpy for row in opset.OPERATORS[job.op].dtypes}
+    # float64 sums 16 bits without an error: only a result is rounded
+    x_dtype = dtype if dtype in computed else np.float64
+    return problem.resolve(job.op, shape, x_dtype, **job.attributes, channels_last=True)
 
 
 def _write(

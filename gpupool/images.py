@@ -80,8 +80,10 @@ class Picture:
 def in_folder(folder: Path) -> tuple[list[Path], int]:
     """Return the images of a folder in the order of their names, and how many entries are none.
 
-    A link that leads nowhere counts as an image, so that reading it names it.
+    A link that leads nowhere counts as an image, so that reading it names it. Without Pillow, which
+    reading any of them needs, there is an error.
     """
+    _pillow("Image")
     visible = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     named = [path for path in visible if path.suffix.lower() in FORMATS]
     found = [path for path in named if path.is_file() or not path.exists()]

@@ -363,6 +363,40 @@ def test_a_folder_in_which_nothing_could_be_written_goes_again(gpupool_):
     assert Path("mine").is_dir()
 
 
+@pytest.mark.parametrize(
+    ("argv", "text"),
+    [
+        (["--op", "max", "--kernel", 0], "error: kernel_shape = 0 is outside the allowed range"),
+        (["--op", "lp", "--kernel", 2, "--p", 0], "error: p = "),
+        (["--op", "average", "--kernel", "2,2,2"], "error: kernel_shape = (2, 2, 2) has 3 values"),
+    ],
+)
+def test_an_argument_that_is_wrong_for_every_image_of_a_folder_is_refused_once(
+    gpupool_, argv, text
+):
+    Path("in").mkdir()
+    for name in ("a.png", "b.png"):
+        save_image(f"in/{name}", noise(8, 8))
+    assert refused(gpupool_("pool", "in", "out", *argv), 1, text)
+    assert not Path("out").exists()
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["pool", "in", "out", "--op", "global-max"],
+        ["preprocess", "in", "out.npy", "--mean", 0, "--std", 1],
+    ],
+)
+def test_a_folder_without_pillow_is_refused_once(gpupool_, monkeypatch, argv):
+    Path("in").mkdir()
+    for name in ("a.png", "b.png"):
+        save_image(f"in/{name}", noise(8, 8))
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    assert refused(gpupool_(*argv), 1, "error: images need Pillow: pip install")
+    assert os.listdir() == ["in"]  # noqa: PTH208 - names, not paths
+
+
 def test_a_folder_without_images_is_refused(gpupool_):
     Path("in").mkdir()
     result = gpupool_("pool", "in", "out", "--op", "global-max")
