@@ -439,6 +439,8 @@ class Report:
     agreed: Counter[str] = field(default_factory=Counter)
     silent: dict[str, Counter[str]] = field(default_factory=dict)
     mismatch: Mismatch | None = None
+    no_gpu: str | None = None
+    """Why no GPU was compared; None where one was to be."""
 
     def facts(self) -> dict[str, Any]:
         """Return the report as values that JSON can hold."""
@@ -447,6 +449,7 @@ class Report:
             "seed": self.seed,
             "calls": self.calls,
             "agreed": dict(self.agreed),
+            "no_gpu": self.no_gpu,
             "not_asked": {judge: dict(reasons) for judge, reasons in self.silent.items()},
             "mismatch": None if found is None else {
                 "place": found.place,
@@ -469,6 +472,8 @@ class Report:
             + (f" (no judge of {reasons.total()})" if reasons else "")
             for judge, reasons in self.silent.items()
         ]
+        if self.no_gpu is not None:
+            judged.insert(0, f"no GPU was checked ({self.no_gpu})")
         state = "a mismatch" if self.mismatch else "no mismatch"
         summary = f"{self.calls} random calls, seed {self.seed}: {'; '.join(judged)}; {state}"
         found = [str(self.mismatch), self.mismatch.line] if self.mismatch else []
@@ -488,12 +493,16 @@ def judges(where: str) -> list[list[str]]:
     """
     rounds = [["gpu"] if on_gpu(where) else [], installed()]
     if not any(rounds):
-        reason = "not asked for" if where == "cpu" else device.gpu_reason()
         raise GpupoolError(
-            f"there is nothing to compare the CPU oracle with: no GPU ({reason}), no onnxruntime "
-            f'and no torch; pip install "gpupool[onnx]"'
+            f"there is nothing to compare the CPU oracle with: no GPU ({_no_gpu(where)}), no "
+            f'onnxruntime and no torch; pip install "gpupool[onnx]"'
         )
     return [judged for judged in rounds if judged]
+
+
+def _no_gpu(where: str) -> str | None:
+    """Return why the GPU is no judge for --device auto, cpu or gpu; None where it is one."""
+    return "not asked for" if where == "cpu" else device.gpu_reason()
 
 
 def compare(call: Call, against: Sequence[str], report: Report) -> bool:
@@ -525,7 +534,7 @@ def run(
     >>> run(3, 0, "cpu").mismatch is None if installed() else True
     True
     """
-    report = Report(seed)
+    report = Report(seed, no_gpu=_no_gpu(where))
     for against in judges(where):
         plain = against != ["gpu"]
         for i in progress(range(n), f"oracle against {' and '.join(against)}"):

@@ -369,6 +369,21 @@ def test_json_is_one_object(command: Any, monkeypatch: pytest.MonkeyPatch) -> No
     assert (found["calls"], found["agreed"]) == (1, {"gpu": 0})
 
 
+@pytest.mark.parametrize(
+    ("where", "reason"), [("auto", "there is no driver"), ("cpu", "not asked for")]
+)
+def test_a_report_says_where_no_gpu_was_checked(
+    command: Any, monkeypatch: pytest.MonkeyPatch, where: str, reason: str
+) -> None:
+    monkeypatch.setattr(device, "gpu_reason", lambda: "there is no driver")
+    monkeypatch.setattr(verify, "installed", lambda: ["onnxruntime"])
+    monkeypatch.setattr(verify, "unreliable", lambda *_: "not now")
+    _, text, _ = command("--n", "1", "--device", where)
+    assert f"seed 0: no GPU was checked ({reason}); onnxruntime agreed on 0" in text
+    _, out, _ = command("--n", "1", "--device", where, "--json")
+    assert json.loads(out)["no_gpu"] == reason
+
+
 def test_cpu_leaves_the_gpu_out(command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "gpu_reason", lambda: None)
     monkeypatch.setattr(verify, "installed", lambda: ["onnxruntime"])
