@@ -39,6 +39,7 @@ from gpupool.terminal import (
     flush,
     guarded,
     integers,
+    joined,
     printable,
     progress,
     say,
@@ -570,7 +571,7 @@ class _Parser(argparse.ArgumentParser):
         if self.command:
             self.command.arguments(self)
             self.command = None
-        return super().parse_known_args(args, namespace)
+        return super().parse_known_args(joined(sys.argv[1:] if args is None else args), namespace)
 
     def error(self, message: str) -> NoReturn:
         say(f"gpupool: error: {message} ({self.prog} --help lists the options)", "red")

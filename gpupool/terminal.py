@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import re
 import signal
 import sys
 import threading
@@ -79,6 +80,26 @@ def _one_or_more(text: str, read: Callable[[str], T], one: str, more: str) -> T 
         message = f"{text!r} is not {one} or a comma-separated list of {more}"
         raise ArgumentTypeError(message) from None
     return found if "," in text else found[0]
+
+
+_NEGATIVE = re.compile(r"-[0-9.][0-9.e+-]*(,[0-9.e+-]+)+")
+
+
+def joined(words: Sequence[str]) -> list[str]:
+    """Return a command line with lists that begin with a minus as part of their option.
+
+    argparse takes such a list for an option of its own, but not one negative number.
+
+    >>> joined(["--mean", "-1,0.5,-1e-3", "--std", "1"])
+    ['--mean=-1,0.5,-1e-3', '--std', '1']
+    """
+    found: list[str] = []
+    for word in words:
+        if _NEGATIVE.fullmatch(word) and found and re.fullmatch("--[a-z-]+", found[-1]):
+            found[-1] += f"={word}"
+        else:
+            found.append(word)
+    return found
 
 
 def say(text: str, style: str = "none") -> None:

@@ -456,6 +456,7 @@ def test_bad_usage_is_one_line_and_status_2(gpupool_, argv, text):
     [
         (["--kernel", "0"], "kernel_shape = 0 is outside the allowed range 1 .."),
         (["--kernel", "2", "--stride", "2147483648"], "strides"),
+        (["--kernel", "-1,-2"], "kernel_shape[0] = -1 is outside the allowed range 1 .."),
         (["--kernel", "2,2,2"], "kernel_shape = (2, 2, 2) has 3 values, expected 2"),
         (["--kernel", "2", "--pad", "1,1"], "expected 4 (all begins, then all ends)"),
         (["--kernel", "2", "--auto-pad", "same"], "auto_pad = 'SAME' must be one of NOTSET"),

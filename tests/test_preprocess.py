@@ -247,6 +247,14 @@ def test_a_folder_becomes_one_array(pictures, tmp_path, capsys):
         assert ulps(row, expected[0]) <= 1
 
 
+def test_a_list_of_numbers_may_begin_with_a_minus(pictures, tmp_path):
+    mine, joined = tmp_path / "mine.npy", tmp_path / "joined.npy"
+    options = ("--std", 1, "--crop", "10,9")
+    command(pictures, mine, "--mean", "-1,.5,-1e-3", *options)
+    command(pictures, joined, "--mean=-1,.5,-1e-3", *options)
+    np.testing.assert_array_equal(np.load(mine), np.load(joined))
+
+
 def test_images_of_other_sizes_are_named_without_a_crop(pictures, tmp_path, capsys):
     options = ("--mean", 0, "--std", 1, "--dtype", "float32", "--layout", "NHWC")
     assert command(pictures, tmp_path / "out.npy", *options) == 1
