@@ -75,7 +75,8 @@ def checks(device: Device) -> Mode:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
+    """Add the options, and the status of an error: not that of a wrong result."""
+    parser.set_defaults(failed=EXIT_ERROR)
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--static", action="store_true", help="count instructions; needs no GPU")
     mode.add_argument("--cold", action="store_true", help="time the compiler; needs no GPU")
@@ -230,7 +231,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments(parser)
     add_debug(parser)
     try:
-        return guarded(run, parser.parse_args(argv), EXIT_ERROR)
+        return guarded(run, parser.parse_args(argv))
     finally:
         flush()
 

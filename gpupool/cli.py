@@ -43,6 +43,7 @@ from gpupool.terminal import (
     printable,
     progress,
     say,
+    usage,
 )
 
 if TYPE_CHECKING:
@@ -318,7 +319,8 @@ def _pool_store(args: argparse.Namespace) -> int:
     except ImportError as error:
         raise GpupoolError(f'{error}; .zarr arrays need: pip install "gpupool[dask]"') from error
     job = _job(args)
-    count = validate.integer("workers", 2 if args.workers is None else args.workers, 1, 1024)
+    with usage():
+        count = validate.integer("workers", 2 if args.workers is None else args.workers, 1, 1024)
     done = stores.pool(
         args.input,
         tuple(path for path in (args.output, args.indices) if path is not None),
@@ -500,7 +502,8 @@ def _verify(args: argparse.Namespace) -> int:
     for option, least in (("n", 1), ("seed", 0)):
         if (number := getattr(args, option)) < least:
             raise UsageError(f"--{option} {number} must be at least {least}")
-    op = None if args.op is None else opset.find(args.op).name
+    with usage():
+        op = None if args.op is None else opset.find(args.op).name
     report = verify.run(args.n, args.seed, args.device, op, args.dtype, progress)
     if args.json:
         print(json.dumps(report.facts(), indent=2))
@@ -582,7 +585,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="gpupool",
         description="The ONNX pooling operators on arrays and images.",
-        epilog="Exit status: 0 done, 1 the job failed, 2 bad usage, 3 worse (bench --compare).",
+        epilog="Exit status: 0 done, 1 the job failed, 2 bad usage, 3 worse (bench --compare). "
+        "Any error of bench is 2, a wrong result 1.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"gpupool {gpupool.__version__}")

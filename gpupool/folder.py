@@ -27,6 +27,7 @@ from gpupool.terminal import (
     printable,
     progress,
     say,
+    usage,
 )
 
 if TYPE_CHECKING:
@@ -77,13 +78,13 @@ def run(args: Namespace) -> int:
     chosen = {name: getattr(args, name) for name in OPTIONS if getattr(args, name) is not None}
     preprocessing.resolve((1, 2**30, 2**30, 3), "uint8", **chosen)  # before any file is read
     threads = os.cpu_count() or 1 if args.threads is None else args.threads
+    with usage():
+        validate.integer("threads", threads, 1, 1024)
     gpu = on_gpu(args.device)
     sources, _ = images.in_folder(args.input)
     start = time.perf_counter()
     with ExitStack() as stack:
-        pool = stack.enter_context(
-            ThreadPoolExecutor(validate.integer("threads", threads, 1, 1024))
-        )
+        pool = stack.enter_context(ThreadPoolExecutor(threads))
         rows = Rows(stack.enter_context(files.whole(args.output, force=args.force)), len(sources))
         listed = args.names and stack.enter_context(files.whole(args.names, force=args.force))
         ahead = _ahead(pool, sources, 2 * threads)

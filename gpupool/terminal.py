@@ -191,8 +191,26 @@ def add_debug(parser: ArgumentParser) -> None:
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
 
-def guarded(run: Callable[[Namespace], int], args: Namespace, failed: int = EXIT_FAILED) -> int:
-    """Run a command and return its exit status; whatever ends it is said in one line."""
+@contextmanager
+def usage() -> Iterator[None]:
+    """Make what is refused of an option's own value bad usage.
+
+    >>> with usage():
+    ...     raise GpupoolError("threads = 0")
+    Traceback (most recent call last):
+    gpupool.terminal.UsageError: threads = 0
+    """
+    try:
+        yield
+    except GpupoolError as error:
+        raise UsageError(str(error)) from error
+
+
+def guarded(run: Callable[[Namespace], int], args: Namespace) -> int:
+    """Run a command and return its exit status; whatever ends it is said in one line.
+
+    An error's status is ``args.failed`` where the command's arguments set that.
+    """
     try:
         with _signals_interrupt():
             return int(run(args))
@@ -204,7 +222,8 @@ def guarded(run: Callable[[Namespace], int], args: Namespace, failed: int = EXIT
         return EXIT_UNREAD
     except Exception as error:
         complain(error, debug=args.debug)
-        return EXIT_USAGE if isinstance(error, UsageError) else failed
+        usual: int = getattr(args, "failed", EXIT_FAILED)
+        return EXIT_USAGE if isinstance(error, UsageError) else usual
 
 
 @contextmanager

@@ -415,7 +415,7 @@ def test_an_interrupt_from_the_terminal_is_one_line(store, name):
         ),
         ("y.zarr", ("--kernel", 2, "--memory", "much"), 1, "such as 512MiB"),
         ("y.zarr", ("--kernel", 2, "--memory", "1e400"), 1, "such as 512MiB"),
-        ("y.zarr", ("--kernel", 2, "--workers", 0), 1, "workers = 0"),
+        ("y.zarr", ("--kernel", 2, "--workers", 0), 2, "workers = 0"),
         ("y.zarr", ("--kernel", 2, "--indices", "i.npy"), 2, "must end in .zarr"),
     ],
 )

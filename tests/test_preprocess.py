@@ -266,7 +266,7 @@ def test_images_of_other_sizes_are_named_without_a_crop(pictures, tmp_path, caps
     ("target", "options", "status", "message"),
     [
         ("out.npy", ("--crop", 500), 1, "no image could be preprocessed"),
-        ("out.npy", ("--threads", 0), 1, "threads = 0"),
+        ("out.npy", ("--threads", 0), 2, "threads = 0"),
         ("out.npy", ("--pool", 0), 1, "pool = 0"),
         ("out.npy", ("--dtype", "int8"), 1, "float dtype"),
         ("out.png", (), 2, "OUT must end in .npy, not out.png"),

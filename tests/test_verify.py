@@ -401,7 +401,7 @@ def test_cpu_leaves_the_gpu_out(command: Any, monkeypatch: pytest.MonkeyPatch) -
         (("--device", "cpu"), 1, "no GPU (not asked for), no onnxruntime and no torch"),
         (("--n", "0"), 2, "--n 0 must be at least 1"),
         (("--seed", "-1"), 2, "--seed -1 must be at least 0"),
-        (("--op", "sum"), 1, "op = 'sum' must be one of"),
+        (("--op", "sum"), 2, "op = 'sum' must be one of"),
     ],
 )
 def test_what_cannot_be_compared_is_said(
