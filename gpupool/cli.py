@@ -266,6 +266,9 @@ def _check_kinds(source: Path, target: Path) -> Callable[[argparse.Namespace], i
         return _pool_array
     if ending not in images.FORMATS:
         endings = ", ".join(images.FORMATS)
+        if source.suffix.lower() not in images.FORMATS:  # an image may have any name
+            what = f"is none of .npy, .zarr, {endings} or a folder"
+            raise UsageError(f"INPUT {source} {what if source.exists() else 'does not exist'}")
         raise UsageError(f"INPUT is an image, so OUTPUT must end in one of {endings}, not {target}")
     return _pool_image
 

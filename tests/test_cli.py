@@ -450,6 +450,17 @@ def test_bad_usage_is_one_line_and_status_2(gpupool_, argv, text):
     assert refused(gpupool_(*argv), 2, text)
 
 
+def test_an_input_of_no_known_kind_is_named(gpupool_):
+    Path("x.npz").write_bytes(b"PK")
+    save_image("a.png", noise(4, 4))
+    Path("a.png").rename("picture")
+    none = "INPUT x.npz is none of .npy, .zarr, .png, .jpg, .jpeg, .tif, .tiff, .webp or a folder"
+    argv = ("--op", "global-max")
+    assert refused(gpupool_("pool", "x.npz", "o.npy", *argv), 2, none)
+    assert refused(gpupool_("pool", "missing", "o", *argv), 2, "INPUT missing does not exist")
+    assert gpupool_("pool", "picture", "o.png", *argv).status == 0
+
+
 @pytest.mark.usefixtures("x")
 @pytest.mark.parametrize(
     ("argv", "text"),
