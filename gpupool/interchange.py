@@ -186,6 +186,7 @@ class Jax:
             raise GpupoolValueError(
                 f"{wide[0].name} is {wide[0].dtype}, which JAX holds only with "
                 f'jax.config.update("jax_enable_x64", True)'
+                + ('; index_dtype="int32" does without' if wide[0].name == "Indices" else "")
             )
 
     def current(self, x: Any) -> AbstractContextManager[Any]:

@@ -276,9 +276,19 @@ def test_indices_need_64_bits_in_jax():
     jax = pytest.importorskip("jax", reason="JAX is not installed")
     with (
         jax.enable_x64(False),
-        pytest.raises(gpupool.GpupoolValueError, match="jax_enable_x64"),
+        pytest.raises(
+            gpupool.GpupoolValueError, match=r'jax_enable_x64.*; index_dtype="int32" does'
+        ),
     ):
         gpupool.max_pool(jax.numpy.ones((1, 1, 4)), 2, return_indices=True)
+
+
+def test_indices_of_32_bits_need_no_64_in_jax():
+    jax = pytest.importorskip("jax", reason="JAX is not installed")
+    with jax.enable_x64(False):
+        x = jax.numpy.ones((1, 1, 4))
+        _, found = gpupool.max_pool(x, 2, return_indices=True, index_dtype="int32")
+    assert found.dtype == np.int32
 
 
 # Both
