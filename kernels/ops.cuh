@@ -114,7 +114,8 @@ template <class T, class To, class Word> struct PlacedMax : NoIndices {
     static_assert(sizeof(T) <= sizeof(Word) / 2);
 
     __device__ explicit PlacedMax(const Norm&) {}
-    __device__ Word start() const { return lift(lowest_element<T>(), last); }
+    // Less than any tap: of equal parts the later one is lost.
+    __device__ Word start() const { return word(in_order(lowest_element<T>()) - 1, 0); }
     __device__ Word lift(T x, unsigned place) const { return word(in_order(x), last - place); }
     template <class V> __device__ static Word word(V best, unsigned in_front) {
         return Word(best) * (Word(1) << half) | Word(in_front);
@@ -129,8 +130,7 @@ template <class T, class To, class Word> struct PlacedMax : NoIndices {
             return word(first ? best : other, first ? in_front : behind);
         }
     }
-    // A part and a later one, whose places need no comparison. Behind no tap at all the place of an equal one,
-    // the least of all values, is lost: some part further in front must have a tap.
+    // A part and a later one, whose places need no comparison.
     __device__ Word merge_in_order(Word a, Word b) const {
         if constexpr (sizeof(Word) <= sizeof(long long)) {
             return merge(a, b);

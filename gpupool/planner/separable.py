@@ -185,18 +185,16 @@ def _held(problem: PoolProblem, geometry: Geometry) -> Held | None:
     """Return the type of what shared memory holds, or None where no type holds it.
 
     With Indices that is a maximum in one half of an integer and its place in the other; 32 bits
-    number a plane and its padding then. Integers of 128 bits are merged in the order of rows, which
-    loses the place of a lowest tap behind as many rows of padding alone as a window has.
+    number a plane and its padding then.
     """
     if not problem.indices:
         return accumulator(problem)
-    *outer, rows, _ = (dim.axis for dim in geometry.dims)
+    *outer, rows, _ = (dim.axis.kernel for dim in geometry.dims)
     numbers = sum((d.axis.pad_begin + d.axis.size) * d.index_step for d in geometry.dims)
-    if numbers > INT32_MAX or max((axis.kernel for axis in outer), default=1) > SLICES:
+    if numbers > INT32_MAX or max(outer, default=1) > SLICES:
         return None
-    words = WORDS if rows.pad_begin < rows.kernel else WORDS[:-1]
-    for word in words:
-        under, known = rows.kernel - 1 + _most_rows(word), _rows_known(word, slices=bool(outer))
+    for word in WORDS:
+        under, known = rows - 1 + _most_rows(word), _rows_known(word, slices=bool(outer))
         if problem.dtype.itemsize <= word.itemsize // 2 and under <= known:
             return word
     return None
