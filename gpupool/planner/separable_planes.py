@@ -54,9 +54,9 @@ from gpupool.planner.staged import (
 from gpupool.problem import PoolProblem
 from gpupool.window import Axis
 
-SETUP, UNEVEN, COPY = 49, 24, 6
-"""Instructions of a thread, what it takes more where the last block has fewer planes, and those of
-each vector of results that it copies."""
+SETUP, UNEVEN, SKEW, COPY = 49, 24, 11, 6
+"""Instructions of a thread, what it takes more where not all blocks are whole, and where they begin
+anywhere in a vector, and those of each vector of results that it copies."""
 
 
 class _Cost(NamedTuple):
@@ -258,13 +258,17 @@ class Separated:
     @property
     def _whole(self) -> bool:
         """Whether all blocks have as many planes, whose results begin and end with vectors."""
-        aligned = whole_vectors(self.planes, (self._result_bytes,))
-        return aligned and self.geometry.planes % self.planes == 0
+        return self._aligned and self.geometry.planes % self.planes == 0
+
+    @property
+    def _aligned(self) -> bool:
+        """Whether results of blocks begin with vectors."""
+        return whole_vectors(self.planes, (self._result_bytes,))
 
     @property
     def _of_thread(self) -> float:
         """Instructions of a thread whatever the lines."""
-        return SETUP if self._whole else SETUP + UNEVEN
+        return SETUP + UNEVEN * (not self._whole) + SKEW * (not self._aligned)
 
     @cached_property
     def _of_lines(self) -> tuple[float, float]:
