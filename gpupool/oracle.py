@@ -16,6 +16,7 @@ from itertools import product
 from math import ceil, inf, prod
 from typing import Any, NamedTuple, Protocol
 
+import ml_dtypes
 import numpy as np
 
 from gpupool.bounds import at_least
@@ -452,6 +453,10 @@ def _lp(problem: PoolProblem, x: Array, window: Window) -> Array:
         norm, uncertain = np.where(uncertain, wide, norm), uncertain & still
     if uncertain.any():
         norm[uncertain] = _scaled_norms(x, window, p, np.argwhere(uncertain))
+    if problem.sum_dtype == np.float32 and p % 1:  # p, too, is rounded
+        greatest = float(ml_dtypes.finfo(problem.dtype.numpy).max)
+        least = at_least(taps_of(window), p, float(np.finfo(np.float32).eps))
+        norm = _brought_back(norm, norm * least, greatest)
     return rounded(norm, problem.dtype)
 
 
