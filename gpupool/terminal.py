@@ -82,16 +82,16 @@ def _one_or_more(text: str, read: Callable[[str], T], one: str, more: str) -> T 
     return found if "," in text else found[0]
 
 
-_NEGATIVE = re.compile(r"-[0-9.][0-9.e+-]*(,[0-9.e+-]+)+")
+_NEGATIVE = re.compile(r"-([0-9.][0-9.e+-]*|inf|nan)(,[^,]+)*", re.IGNORECASE)
 
 
 def joined(words: Sequence[str]) -> list[str]:
-    """Return a command line with lists that begin with a minus as part of their option.
+    """Return a command line with numbers that begin with a minus as part of their option.
 
-    argparse takes such a list for an option of its own, but not one negative number.
+    argparse takes lists of them, and any with an exponent, for options of their own.
 
-    >>> joined(["--mean", "-1,0.5,-1e-3", "--std", "1"])
-    ['--mean=-1,0.5,-1e-3', '--std', '1']
+    >>> joined(["--mean", "-1,0.5,-1e-3", "--std", "1", "--scale", "-1E-3"])
+    ['--mean=-1,0.5,-1e-3', '--std', '1', '--scale=-1E-3']
     """
     found: list[str] = []
     for word in words:

@@ -249,10 +249,11 @@ def test_a_folder_becomes_one_array(pictures, tmp_path, capsys):
 
 def test_a_list_of_numbers_may_begin_with_a_minus(pictures, tmp_path):
     mine, joined = tmp_path / "mine.npy", tmp_path / "joined.npy"
-    options = ("--std", 1, "--crop", "10,9")
-    command(pictures, mine, "--mean", "-1,.5,-1e-3", *options)
-    command(pictures, joined, "--mean=-1,.5,-1e-3", *options)
-    np.testing.assert_array_equal(np.load(mine), np.load(joined))
+    options = ("--std", 1, "--crop", "10,9", "--force")
+    for numbers in ("-1,.5,-1e-3", "-1e-3", "-1E2,0,0"):
+        command(pictures, mine, "--mean", numbers, *options)
+        command(pictures, joined, f"--mean={numbers}", *options)
+        np.testing.assert_array_equal(np.load(mine), np.load(joined))
 
 
 def test_images_of_other_sizes_are_named_without_a_crop(pictures, tmp_path, capsys):
