@@ -922,6 +922,15 @@ def test_long_code_of_columns_and_rows_must_cost_clearly_less() -> None:
             assert found == served
 
 
+def test_columns_and_rows_have_short_code_where_any_has() -> None:
+    """Blocks that are not whole issue a little less, by more code."""
+    way = separated("int8", (44, 44), kernel_shape=5, pads=2)
+    ways = list(separable_planes._ways(way.problem, way.geometry))
+    least = min(ways, key=lambda one: one.instructions)
+    assert way.code <= rows.MOST_CODE < least.code
+    assert least.instructions < way.instructions
+
+
 def test_blocks_whose_results_begin_anywhere_in_a_vector_are_smaller() -> None:
     """Eight planes of 63 x 63 results are whole vectors, and too much for three blocks at once."""
     way = separated("float16", (63, 63), kernel_shape=3, strides=2)

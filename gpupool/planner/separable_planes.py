@@ -96,15 +96,21 @@ def cheapest(
 ) -> Separated | None:  # fmt: skip
     """Return the blocks that issue least, if they cost no more than ``most``.
 
-    Of a long kernel that is clearly less. They lie in shared memory in the way that takes fewer
-    turns.
+    Of those with long code only where none with short code do, and they cost clearly less.
     """
     if alignment < VECTOR_BYTES or not serves(problem, geometry):
         return None
-    way = min(_ways(problem, geometry), key=attrgetter("instructions"), default=None)
-    if way is None or way.code > LONG_CODE:
-        return None
-    most /= AHEAD if way.code > MOST_CODE else 1
+    ways = list(_ways(problem, geometry))
+    for most_code, limit in ((MOST_CODE, most), (LONG_CODE, most / AHEAD)):
+        fitting = (way for way in ways if way.code <= most_code)
+        way = min(fitting, key=attrgetter("instructions"), default=None)
+        if way and (laid := _laid_out(way, limit)):
+            return laid
+    return None
+
+
+def _laid_out(way: Separated, most: float) -> Separated | None:
+    """Return blocks as they lie in shared memory in fewer turns, if they cost no more than that."""
     if way.least_cost > most:
         return None  # before its turns are counted, which takes longest
     layouts = (way, replace(way, aligned=True))
@@ -239,7 +245,7 @@ class Separated:
 
     @property
     def registers(self) -> int:
-        """Registers of a block, at least."""
+        """Registers of a block, about."""
         return _warps(self.threads) * WARP * (self.line + BESIDE)
 
     @property
