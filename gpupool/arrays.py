@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from gpupool.dtypes import named
 from gpupool.errors import GpupoolTypeError
 
 
@@ -62,17 +63,6 @@ def dtype(array: Any) -> Any:
         return np.dtype(name)
     except TypeError:
         return name
-
-
-def named(dtype: Any) -> Any:
-    """Return the name of a dtype of torch, and any other value as it is.
-
-    >>> named("float16")
-    'float16'
-    """
-    of = type(dtype)
-    torchs = (of.__module__, of.__name__) == ("torch", "dtype")  # without importing it
-    return str(dtype).removeprefix("torch.") if torchs else dtype
 
 
 def pointer(array: Any) -> int:

@@ -9,7 +9,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from gpupool import arrays
 from gpupool.errors import GpupoolTypeError
 from gpupool.validate import INT32_MAX
 
@@ -70,6 +69,17 @@ def byte_sum_dtype(count: int) -> np.dtype[Any]:
     return np.dtype(np.int32 if count * 255 <= INT32_MAX else np.int64)
 
 
+def named(dtype: Any) -> Any:
+    """Return the name of a dtype of torch, and any other value as it is.
+
+    >>> named("float16")
+    'float16'
+    """
+    of = type(dtype)
+    torchs = (of.__module__, of.__name__) == ("torch", "dtype")  # without importing it
+    return str(dtype).removeprefix("torch.") if torchs else dtype
+
+
 def find(name: str, dtype: object, allowed: Collection[DType] = DTYPES) -> DType:
     """Return the row of a dtype given as one of NumPy or torch, a scalar type or a name.
 
@@ -81,7 +91,7 @@ def find(name: str, dtype: object, allowed: Collection[DType] = DTYPES) -> DType
     """
     if isinstance(dtype, DType):
         return dtype
-    known = arrays.named(dtype)
+    known = named(dtype)
     if isinstance(known, str) and known in _BY_NAME:
         return _BY_NAME[known]
     names = listed(allowed)

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from gpupool import arrays, validate
 from gpupool import opset as opsets
-from gpupool.dtypes import FLOAT64, FLOATS, DType, find, find_float
+from gpupool import validate
+from gpupool.dtypes import FLOAT64, FLOATS, DType, find, find_float, named
 from gpupool.errors import GpupoolMemoryError, GpupoolTypeError, GpupoolValueError
 from gpupool.window import AUTO_PADS, Window, covering, out_shape, window
 
@@ -380,7 +380,7 @@ def _index_dtype(asked: object, shape: tuple[int, ...]) -> np.dtype[Any]:
 def _dtype_name(asked: Any) -> object:
     """Return the name of a dtype of torch or in any form of NumPy's, and what is none as it is."""
     try:
-        return asked if asked is None else str(np.dtype(arrays.named(asked)))
+        return asked if asked is None else str(np.dtype(named(asked)))
     except TypeError:
         return asked
 

@@ -906,7 +906,7 @@ def columns_and_rows(dtype: str) -> list[Configuration]:
         ((2, 32, 8, 9), {"kernel_shape": (3, 2), "strides": 2, "pads": (1, 0, 0, 0)}),
         ((1, 45, 5, 32), {"kernel_shape": (2, 3), "pads": (1, 1, 1, 1)}),
         ((1, 47, 5, 8), {"kernel_shape": (2, 9), "pads": (0, 4, 1, 4)}),
-        ((1, 11, 17, 33), {"kernel_shape": 3, "strides": 2, "pads": 1}),
+        ((1, 5, 7, 79), {"kernel_shape": 3, "strides": 2}),
     ):
         case = Case("max_pool", (with_a_few_nan(dtype, shape),), window)
         found.append(Configuration(case, "separable_planes"))
