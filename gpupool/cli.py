@@ -266,7 +266,7 @@ def _check_kinds(source: Path, target: Path) -> Callable[[argparse.Namespace], i
         return _pool_array
     if ending not in images.FORMATS:
         endings = ", ".join(images.FORMATS)
-        if source.suffix.lower() not in images.FORMATS:  # an image may have any name
+        if source.suffix.lower() not in images.FORMATS:
             what = f"is none of .npy, .zarr, {endings} or a folder"
             raise UsageError(f"INPUT {source} {what if source.exists() else 'does not exist'}")
         raise UsageError(f"INPUT is an image, so OUTPUT must end in one of {endings}, not {target}")

@@ -453,7 +453,7 @@ def _lp(problem: PoolProblem, x: Array, window: Window) -> Array:
         norm, uncertain = np.where(uncertain, wide, norm), uncertain & still
     if uncertain.any():
         norm[uncertain] = _scaled_norms(x, window, p, np.argwhere(uncertain))
-    if problem.sum_dtype == np.float32 and p % 1:  # p, too, is rounded
+    if problem.sum_dtype == np.float32 and p % 1:  # float32 may have rounded p, too
         greatest = float(ml_dtypes.finfo(problem.dtype.numpy).max)
         least = at_least(taps_of(window), p, float(np.finfo(np.float32).eps))
         norm = _brought_back(norm, norm * least, greatest)

@@ -247,7 +247,7 @@ def test_a_folder_becomes_one_array(pictures, tmp_path, capsys):
         assert ulps(row, expected[0]) <= 1
 
 
-def test_a_list_of_numbers_may_begin_with_a_minus(pictures, tmp_path):
+def test_numbers_may_begin_with_a_minus(pictures, tmp_path):
     mine, joined = tmp_path / "mine.npy", tmp_path / "joined.npy"
     options = ("--std", 1, "--crop", "10,9", "--force")
     for numbers in ("-1,.5,-1e-3", "-1e-3", "-1E2,0,0"):

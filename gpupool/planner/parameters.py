@@ -224,8 +224,8 @@ def pairs_sums(problem: PoolProblem, geometry: Geometry) -> bool:
 
 def exact(problem: PoolProblem) -> bool:
     """Return whether no result is looked at again: the operators' ``exact`` in kernels/ops.cuh."""
-    normal = problem.dtype.name in ("float16", "int8", "uint8") and not by_powers(problem)
-    return problem.reduction == "max" or normal
+    narrow = problem.dtype.name in ("float16", "int8", "uint8")
+    return problem.reduction == "max" or (narrow and not by_powers(problem))
 
 
 def vector_width(alignment: int, dtype: DType, *multiples: int) -> int:
