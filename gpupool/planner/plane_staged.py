@@ -13,6 +13,7 @@ from gpupool.planner.launches import (
     Launch,
 )
 from gpupool.planner.parameters import boolean, operator, vector_width, window_parameters
+from gpupool.planner.staged import adjoin, plane_bytes
 from gpupool.problem import PoolProblem
 
 STAGED_TAPS = 16
@@ -34,24 +35,20 @@ def serves(problem: PoolProblem, geometry: Geometry, alignment: int) -> bool:
 
     Those of a warp's outputs must fit in shared memory.
     """
-    dim = geometry.dims[0]
-    size = dim.axis.size
-    adjoin = geometry.channels.step == size and not geometry.images
-    if problem.channels_last or len(geometry.dims) > 1 or not (dim.covered and dim.step == 1):
+    if len(geometry.dims) > 1 or not geometry.dims[0].covered or not adjoin(geometry):
         return False
-    if not adjoin or geometry.index_type != "int" or alignment < VECTOR_BYTES:
+    if geometry.index_type != "int" or alignment < VECTOR_BYTES:
         return False
-    return size * problem.dtype.itemsize * WARP <= SHARED_BYTES
+    return plane_bytes(problem, geometry) * WARP <= SHARED_BYTES
 
 
 def launch(problem: PoolProblem, geometry: Geometry) -> Launch:
     """Launch blocks that copy as many planes as fill them."""
-    size = geometry.dims[0].axis.size
-    plane_bytes = size * problem.dtype.itemsize
-    outputs, workers = _block(geometry.outputs, plane_bytes)
-    staged, threads = outputs * plane_bytes, outputs * workers
+    plane = plane_bytes(problem, geometry)
+    outputs, workers = _block(geometry.outputs, plane)
+    staged, threads = outputs * plane, outputs * workers
     each, whole = staged // (threads * VECTOR_BYTES), geometry.outputs % outputs == 0
-    lie, load = _loads(problem, size)
+    lie, load = _loads(problem, geometry.dims[0].axis.size)
     template = (
         operator(problem, "int"), str(outputs), str(workers), str(each), boolean(whole), lie,
         str(load),
@@ -73,19 +70,17 @@ def _loads(problem: PoolProblem, size: int) -> tuple[str, int]:
     return ("ragged", word) if width < word else ("aligned", width)
 
 
-def _block(total: int, plane_bytes: int) -> tuple[int, int]:
-    """Return the outputs of a block, a power of two, and the threads of each.
+def _block(total: int, plane: int) -> tuple[int, int]:
+    """Return the outputs of a block, a power of two, and the threads of each, by a plane's bytes.
 
     Few outputs are spread over more blocks, and few threads have all their vectors in flight at
     once as far as a block has threads.
     """
-    outputs = 2 ** min((SHARED_BYTES // plane_bytes).bit_length() - 1, 8)
+    outputs = 2 ** min((SHARED_BYTES // plane).bit_length() - 1, 8)
     workers = THREADS // outputs
     while outputs > WARP and total < BLOCKS * outputs:
         outputs //= 2
     few = MOST_FLIGHT * VECTOR_BYTES
-    while (
-        plane_bytes // workers > few and total * workers < FILL and 2 * outputs * workers <= THREADS
-    ):
+    while plane // workers > few and total * workers < FILL and 2 * outputs * workers <= THREADS:
         workers *= 2
     return outputs, workers
