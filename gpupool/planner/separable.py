@@ -245,10 +245,10 @@ def _tiles(problem: PoolProblem, geometry: Geometry, held: Held) -> _Tiles:
     """Return as many columns as a block has threads, and the rows that cost least."""
     outer, inner = (dim.axis for dim in geometry.dense.dims[-2:])
     apart, paired = geometry.dims[-2].axis.stride, pairs(problem)
-    planes, across, shared_padding = _side_by_side(problem, geometry, inner)
+    planes, across, common = _side_by_side(problem, geometry, inner)
     width = -(-inner.out // across)
-    span = width + inner.kernel - 1 - shared_padding
-    columns = -(-(planes * span + shared_padding + CHUNK - 1) // CHUNK) * CHUNK
+    span = width + inner.kernel - 1 - common
+    columns = -(-(planes * span + common + CHUNK - 1) // CHUNK) * CHUNK
     blocks = -(-all_planes(geometry) // (planes << paired)) * across
     most_rows = _most_rows(held)
     highest = min(outer.out, most_rows)
@@ -266,14 +266,18 @@ def _tiles(problem: PoolProblem, geometry: Geometry, held: Held) -> _Tiles:
 def _side_by_side(problem: PoolProblem, geometry: Geometry, inner: Axis) -> tuple[int, int, int]:
     """Return the planes of a tile, the tiles across a plane, and the padding that planes share."""
     usable = PITCH - CHUNK + 1  # the last windows of a row are read with the rest of their chunk
-    # Planes side by side share the padding between them, as far as no window lies in it.
-    shared_padding = min(inner.pad_begin, inner.pad_end, inner.kernel - 1)
-    fitting = (usable - shared_padding) // (inner.out + inner.kernel - 1 - shared_padding)
+    common = shared_padding(inner)
+    fitting = (usable - common) // (inner.out + inner.kernel - 1 - common)
     planes = _neighbours(problem, inner, usable)
     if fitting < planes:
         return planes, -(-inner.out // (usable // planes - inner.kernel + 1)), 0
     most = all_planes(geometry) // (BLOCKS << pairs(problem))  # more leave too few blocks
-    return planes * max(1, min(fitting, most) // planes), 1, shared_padding
+    return planes * max(1, min(fitting, most) // planes), 1, common
+
+
+def shared_padding(inner: Axis) -> int:
+    """Return the padding that planes side by side share, as far as no window lies in it."""
+    return min(inner.pad_begin, inner.pad_end, inner.kernel - 1)
 
 
 class _Each(NamedTuple):

@@ -34,6 +34,7 @@ from gpupool.planner.separable import (
     served,
     share_inside,
     share_of_warps,
+    shared_padding,
     strided,
 )
 from gpupool.planner.specialised import admit
@@ -255,19 +256,18 @@ _Width = tuple[int, int, int, int]
 def _of_planes(inner: Axis, form: _Form) -> Iterator[_Width]:
     """Return as many planes side by side as fit, and fewer, or a part of one."""
     vector, usable = form.vector, form.usable
-    # Planes side by side share the padding between them, as far as no window lies in it.
-    shared_padding = min(inner.pad_begin, inner.pad_end, inner.kernel - 1) // vector * vector
+    common = shared_padding(inner) // vector * vector
     halo = form.shift + inner.kernel - 1
-    each = _rounded(inner.out + halo - shared_padding, vector)
-    fitting = (usable - shared_padding) // each
+    each = _rounded(inner.out + halo - common, vector)
+    fitting = (usable - common) // each
     across, width = 1, inner.out
     if not fitting:
-        shared_padding = 0
+        common = 0
         across = -(-inner.out // ((usable - halo) // vector * vector))
         width = _rounded(-(-inner.out // across), vector)
-    span = _rounded(width + halo - shared_padding, vector)
+    span = _rounded(width + halo - common, vector)
     while True:
-        yield max(1, fitting), width, span, shared_padding
+        yield max(1, fitting), width, span, common
         if fitting < 2:
             return
         fitting //= 2
