@@ -159,8 +159,11 @@ def accumulator(problem: PoolProblem) -> np.dtype[Any]:
 # Template arguments
 
 
-def operator(problem: PoolProblem, index: str) -> str:
-    """Return the operator of kernels/ops.cuh."""
+def operator(problem: PoolProblem, index: str, *, paired: bool = False) -> str:
+    """Return the operator of kernels/ops.cuh, of sums that may be ``paired`` in words.
+
+    Of maxima it is the same: it tells by itself whether it merges pairs.
+    """
     element = problem.dtype.cuda
     if problem.indices:
         return f"ArgMax<{element}, {index}, {cuda(problem.index_dtype)}>"
@@ -170,7 +173,8 @@ def operator(problem: PoolProblem, index: str) -> str:
         return f"Lp<{element}, {_exponent(problem)}, {cuda(problem.sum_dtype)}>"
     if problem.dtype.is_float:
         return f"Average<{element}>"
-    return f"IntegerAverage<{element}, {problem.out_dtype.cuda}, {cuda(accumulator(problem))}>"
+    mean = f"IntegerAverage<{element}, {problem.out_dtype.cuda}, {cuda(accumulator(problem))}>"
+    return f"Paired<{mean}>" if paired else mean
 
 
 def by_powers(problem: PoolProblem) -> bool:

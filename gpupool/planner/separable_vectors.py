@@ -363,9 +363,7 @@ def _merge_and_line(problem: PoolProblem) -> tuple[float, float]:
 def _tiled_launch(problem: PoolProblem, geometry: Geometry, tiles: _Tiles) -> Launch:
     form, (outer, inner) = tiles.form, (dim.axis for dim in geometry.dims[-2:])
     neighbours = tiles.planes if problem.channels_last else tiles.span // form.vector
-    share, of = tiles.share(outer.kernel), operator(problem, "int")
-    if form.paired and not pairs(problem):
-        of = f"Paired<{of}>"
+    share, of = tiles.share(outer.kernel), operator(problem, "int", paired=form.paired)
     numbers = (len(geometry.dims), inner.kernel, form.lanes, form.vector, form.load, form.shift)
     struct = tiles.struct(geometry, tiles.seats, neighbours, share)
     flags = map(boolean, (form.folded, strided(geometry)))

@@ -239,10 +239,8 @@ def launch(problem: PoolProblem, strips: Strips, alignment: int) -> Launch | Non
     store = vector_width(alignment, problem.out_dtype, *stored)
     numbers = (inner.kernel, store, -inner.pad_begin % across, inner.stride)
     reread, images = boolean(strips.run < outer.kernel), boolean(geometry.images)
-    held = operator(problem, "int")
-    if layout.paired and not pairs(problem):
-        held = f"Paired<{held}>"
     lanes = (str(layout.pixels), str(layout.abreast))
+    held = operator(problem, "int", paired=layout.paired)
     template = (held, *map(str, numbers), reread, *lanes, images)
     if not admit("strips", *template):
         return None
