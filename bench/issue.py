@@ -31,7 +31,7 @@ import numpy as np
 
 from gpupool.errors import GpupoolError
 from gpupool.planner.banks import turns
-from gpupool.planner.launches import LINE_BYTES, SECTOR_BYTES, WARP
+from gpupool.planner.launches import LINE_BYTES, SECTOR_BYTES, WARP, round_up
 
 from .lanes import EVERY, MEMORY, PLACED, TRUE, Array, Lanes, Value
 from .liveness import CONTROL, FOREIGN, passed_over
@@ -74,7 +74,7 @@ def whole_warps(threads: int) -> int:
     >>> whole_warps(256), whole_warps(129)
     (256, 160)
     """
-    return -(-threads // WARP) * WARP
+    return round_up(threads, WARP)
 
 
 def sample(grid: tuple[int, int], threads: int, blocks: int) -> tuple[Array, Array, Array]:

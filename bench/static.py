@@ -23,6 +23,7 @@ from gpupool.planner.launches import (
     TURN,
     WARP,
     forecast,
+    round_up,
 )
 from gpupool.problem import PoolProblem
 
@@ -105,9 +106,9 @@ def occupancy(registers: int, shared: int, threads: int = THREADS) -> float:
     (1.0, 0.5)
     """
     warps = issue.whole_warps(threads) // WARP
-    each_warp = -(-max(registers, 1) * 32 // 256) * 256
+    each_warp = round_up(max(registers, 1) * 32, 256)
     by_registers = REGISTERS // each_warp // warps
-    by_shared = SHARED // (-(-(shared + 1024) // 128) * 128)
+    by_shared = SHARED // round_up(shared + 1024, 128)
     return float(min(by_registers, by_shared, WARPS // warps, BLOCKS) * warps / WARPS)
 
 

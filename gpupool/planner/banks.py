@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gpupool.planner.launches import WARP
+from gpupool.planner.launches import WARP, round_up
 
 BANKS, WORD_BYTES = 32, 4
 """Banks of shared memory, each of which gives one word in a turn; narrower loads take as long."""
@@ -51,7 +51,7 @@ def first(ordered: Array) -> Array:
 def mean_turns(places: Array, width: int) -> float:
     """Return the turns of a warp, in the mean, whose threads read or write at such places."""
     threads = places.shape[-1]
-    lanes = np.arange(-(-threads // WARP) * WARP).reshape(-1, WARP)
+    lanes = np.arange(round_up(threads, WARP)).reshape(-1, WARP)
     at = places[..., np.minimum(lanes, threads - 1)].reshape(-1, WARP)
     there = np.resize(lanes < threads, at.shape)
     return float(turns(at, there, width).mean())

@@ -18,6 +18,7 @@ from gpupool.planner.launches import (
     WARP,
     Launch,
     Plan,
+    round_up,
 )
 from gpupool.planner.parameters import NORM_DTYPE, accumulator, by_powers, exact, norm, operator
 from gpupool.problem import PoolProblem
@@ -84,7 +85,7 @@ def cost(problem: PoolProblem, geometry: Geometry) -> float:
     """Estimate the instructions of all threads; a card that is not filled runs them alike."""
     split = Split.of(problem, geometry)
     once = SETUP + ELEMENT * _width(problem)
-    lanes = split.blocks * split.parts * -(-split.threads // WARP) * WARP
+    lanes = split.blocks * split.parts * round_up(split.threads, WARP)
     each = once + TAP * geometry.outputs * geometry.taps / lanes
     merging = plane.merging_cost(geometry) if split.parts > 1 else 0
     return max(lanes, BUSY) * each + merging

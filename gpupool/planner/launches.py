@@ -82,6 +82,15 @@ BLOCKS = 512
 """Blocks that fill a large card; fewer outputs than this cut their planes into parts."""
 
 
+def round_up(number: int, unit: int) -> int:
+    """Return the least multiple of a unit that is no less.
+
+    >>> round_up(13, 4), round_up(12, 4)
+    (16, 12)
+    """
+    return -(-number // unit) * unit
+
+
 Scalar = np.generic | np.ndarray[Any, Any]
 """A kernel argument passed by value: a NumPy scalar, or a struct as an array of no axes."""
 

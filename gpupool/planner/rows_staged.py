@@ -29,6 +29,7 @@ from gpupool.planner.launches import (
     VECTOR_BYTES,
     WARP,
     Launch,
+    round_up,
 )
 from gpupool.planner.parameters import boolean
 from gpupool.planner.staged import (
@@ -164,7 +165,7 @@ def _planes_of_a_block(
 
 def _filled(threads: int) -> float:
     """Return the part of the threads of a block's warps that there are."""
-    return threads / (-(-threads // WARP) * WARP)
+    return threads / round_up(threads, WARP)
 
 
 @dataclass(frozen=True)
@@ -264,7 +265,7 @@ class Staged:
             for size, dtype in zip(self._bytes, dtypes, strict=False)
         )
         margins = 0 if self.tile.row else 2 * VECTOR_BYTES
-        return margins + sum(-(-end // VECTOR_BYTES) * VECTOR_BYTES for end in ends)
+        return margins + sum(round_up(end, VECTOR_BYTES) for end in ends)
 
     @property
     def _bytes(self) -> tuple[int, int]:

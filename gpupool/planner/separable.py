@@ -17,6 +17,7 @@ from gpupool.planner.launches import (
     WARP,
     Launch,
     Scalar,
+    round_up,
 )
 from gpupool.planner.parameters import (
     INT128,
@@ -248,18 +249,18 @@ def _tiles(problem: PoolProblem, geometry: Geometry, held: Held) -> _Tiles:
     planes, across, common = _side_by_side(problem, geometry, inner)
     width = -(-inner.out // across)
     span = width + inner.kernel - 1 - common
-    columns = -(-(planes * span + common + CHUNK - 1) // CHUNK) * CHUNK
+    columns = round_up(planes * span + common + CHUNK - 1, CHUNK)
     blocks = -(-all_planes(geometry) // (planes << paired)) * across
     most_rows = _most_rows(held)
     highest = min(outer.out, most_rows)
     heights = {highest, *range(outer.kernel, highest, outer.kernel)}
-    lanes, each = -(-columns // WARP) * WARP, _Each.of(problem, geometry, held)
+    lanes, each = round_up(columns, WARP), _Each.of(problem, geometry, held)
     beside = span * across * (planes if problem.channels_last else 1)
     cost, height = min(
         (_tiled_cost(outer, inner, height, apart, blocks, lanes, beside, each), height)
         for height in heights
     )
-    rows = min(-(-height // outer.kernel) * outer.kernel, most_rows)
+    rows = min(round_up(height, outer.kernel), most_rows)
     return _Tiles(planes, planes << paired, height, width, outer.out, span, rows, columns, cost)
 
 

@@ -33,6 +33,7 @@ from gpupool.planner.launches import (
     VECTOR_BYTES,
     WARP,
     Launch,
+    round_up,
 )
 from gpupool.planner.parameters import (
     boolean,
@@ -246,7 +247,7 @@ class Separated:
     @property
     def registers(self) -> int:
         """Registers of a block, about."""
-        return _warps(self.threads) * WARP * (self.line + BESIDE)
+        return round_up(self.threads, WARP) * (self.line + BESIDE)
 
     @property
     def _row_bytes(self) -> int:
@@ -410,7 +411,7 @@ class _Accesses(NamedTuple):
     @property
     def lookups(self) -> int:
         """Lines of the first cache that all lie in, of threads one behind the other."""
-        lanes = np.minimum(np.arange(_warps(self.lines.size) * WARP), self.lines.size - 1)
+        lanes = np.minimum(np.arange(round_up(self.lines.size, WARP)), self.lines.size - 1)
         places = np.add.outer(self.offsets.ravel(), self.lines[lanes]) // LINE_BYTES
         return self.of_warps + int(np.count_nonzero(np.diff(places.reshape(-1, WARP))))
 

@@ -17,6 +17,7 @@ from gpupool.planner.launches import (
     VECTOR_BYTES,
     WARP,
     Launch,
+    round_up,
 )
 from gpupool.planner.parameters import (
     accumulator,
@@ -241,11 +242,11 @@ def _tiles(problem: PoolProblem, geometry: Geometry, form: _Form) -> Iterator[_T
     for planes, width, span, behind in widths:
         if form.folded and all_planes(geometry) % (2 * planes) == 0:
             continue  # each plane has a twin
-        columns = _rounded(planes * span + behind + form.chunk - 1, form.chunk)
+        columns = round_up(planes * span + behind + form.chunk - 1, form.chunk)
         covered = -(-outer.out // 2) if form.folded else outer.out
         together = planes << (form.paired and not form.folded)
         for height in _heights(covered, outer.kernel, most_rows):
-            rows = min(_rounded(height, outer.kernel), most_rows)
+            rows = min(round_up(height, outer.kernel), most_rows)
             yield _Tiles(planes, together, height, width, covered, span, rows, columns, form)
 
 
@@ -258,14 +259,14 @@ def _of_planes(inner: Axis, form: _Form) -> Iterator[_Width]:
     vector, usable = form.vector, form.usable
     common = shared_padding(inner) // vector * vector
     halo = form.shift + inner.kernel - 1
-    each = _rounded(inner.out + halo - common, vector)
+    each = round_up(inner.out + halo - common, vector)
     fitting = (usable - common) // each
     across, width = 1, inner.out
     if not fitting:
         common = 0
         across = -(-inner.out // ((usable - halo) // vector * vector))
-        width = _rounded(-(-inner.out // across), vector)
-    span = _rounded(width + halo - common, vector)
+        width = round_up(-(-inner.out // across), vector)
+    span = round_up(width + halo - common, vector)
     while True:
         yield max(1, fitting), width, span, common
         if fitting < 2:
@@ -284,8 +285,8 @@ def _of_channels(problem: PoolProblem, inner: Axis, form: _Form) -> Iterator[_Wi
     unit = 1 if whole else vector  # of columns, so that each row begins on a vector
     most = (form.usable // planes // unit * unit - halo) // unit * unit
     if most > 0 and (whole or planes == channels):
-        width = _rounded(-(-inner.out // -(-inner.out // most)), unit)
-        yield planes, width, _rounded(width + halo, unit), 0
+        width = round_up(-(-inner.out // -(-inner.out // most)), unit)
+        yield planes, width, round_up(width + halo, unit), 0
 
 
 def _heights(rows: int, kernel: int, most: int) -> set[int]:
@@ -297,15 +298,6 @@ def _heights(rows: int, kernel: int, most: int) -> set[int]:
     return {highest, *even, *(height for height in (whole, whole - kernel) if height > 0)}
 
 
-def _rounded(number: int, unit: int) -> int:
-    """Round up to a multiple.
-
-    >>> _rounded(13, 4), _rounded(12, 4)
-    (16, 12)
-    """
-    return -(-number // unit) * unit
-
-
 def _cost(problem: PoolProblem, geometry: Geometry, tiles: _Tiles) -> float:
     """Estimate the instructions of all blocks: columns down, rows, columns stored."""
     outer, inner = (dim.axis for dim in geometry.dims[-2:])
@@ -314,7 +306,7 @@ def _cost(problem: PoolProblem, geometry: Geometry, tiles: _Tiles) -> float:
     runs = -(-tiles.rows // outer.kernel)
     shares = -(-tiles.rows // tiles.share(outer.kernel))
     reads = runs * outer.kernel + tiles.height - runs
-    lanes = _rounded(tiles.seats * shares, WARP) / shares
+    lanes = round_up(tiles.seats * shares, WARP) / shares
     further = vector // tiles.form.load - 1
     read = READ + merge * vector + PART * (further << paired) + FOLDED * tiles.form.folded
     if problem.channels_last:
@@ -329,10 +321,10 @@ def _cost(problem: PoolProblem, geometry: Geometry, tiles: _Tiles) -> float:
     results = -(-tiles.height // outer.stride)
     if strided(geometry):
         of_row = tiles.planes * -(-tiles.width // inner.stride)
-        stores = _rounded(of_row * results, WARP) * (RESULT + store / vector)
+        stores = round_up(of_row * results, WARP) * (RESULT + store / vector)
     else:
         stores = lanes * results * store
-    lines = _rounded(results * tiles.form.lanes, THREADS)
+    lines = round_up(results * tiles.form.lanes, THREADS)
     idle = max(0, THREADS - lanes * shares)
     each = lanes * column + idle * IDLE + lines * line + stores
     return max(prod(tiles.blocks(geometry)), BLOCKS) * each

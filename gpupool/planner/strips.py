@@ -27,6 +27,7 @@ from gpupool.planner.launches import (
     WARP,
     Launch,
     Scalar,
+    round_up,
 )
 from gpupool.planner.parameters import (
     accumulator,
@@ -310,7 +311,7 @@ def _strips(problem: PoolProblem, geometry: Geometry, layout: Layout) -> Iterato
         warps = _warps(run, beside)
         if not warps:
             continue
-        threads = -(-beside // warps) * warps * WARP
+        threads = round_up(beside, warps) * WARP
         for height in _heights(outer, run, threads):
             down = -(-outer.out // height)
             each = _cost(problem, geometry, layout, run, down)

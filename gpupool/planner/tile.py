@@ -10,6 +10,7 @@ from math import prod
 
 from gpupool.planner.banks import WORD_BYTES
 from gpupool.planner.geometry import Geometry
+from gpupool.planner.launches import round_up
 from gpupool.planner.parameters import pairs, pairs_sums, vector_width
 from gpupool.problem import PoolProblem
 from gpupool.window import Axis
@@ -105,7 +106,7 @@ class Tile:
     def loaded(self, pixels: int) -> int:
         """Pixels that are read for a halo of so many: whole vectors."""
         width = min(self.load, vector(pixels)) or 1
-        return -(-pixels // width) * width
+        return round_up(pixels, width)
 
     def _fits(self, problem: PoolProblem, inner: Axis) -> bool:
         """Whether registers hold the tile."""
