@@ -92,7 +92,7 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
 
 PARTS = {"TILE_ROW": 0, "ORDERS": (False,)}
 SKEWED = {"whole_vectors": lambda *_: False, "_filled": lambda _: 1}
-TWO_ROWS = {"row_counts": lambda dims: [min(2, len(dims))], "MIRROR_BITS": (2,)}
+TWO_ROWS = {"row_counts": lambda axes: [min(2, len(axes))], "MIRROR_BITS": (2,)}
 STAGED_WAYS = {
     "rows anywhere in vectors": (
         "rows_staged",

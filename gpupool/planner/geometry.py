@@ -106,6 +106,11 @@ class Geometry:
             return self
         return replace(self, batch=ONE, channels=channels)
 
+    @cached_property
+    def axes(self) -> tuple[Axis, ...]:
+        """The spatial axes, wherever they lie in memory."""
+        return tuple(dim.axis for dim in self.dims)
+
     @property
     def images(self) -> bool:
         """Whether planes are those of images that lie apart, or channels last."""
@@ -119,12 +124,12 @@ class Geometry:
     @property
     def taps(self) -> int:
         """Taps of a window."""
-        return prod(dim.axis.kernel for dim in self.dims)
+        return prod(axis.kernel for axis in self.axes)
 
     @property
     def slices(self) -> float:
         """Slices of the input under a window, in the mean: those in the padding are passed over."""
-        return prod(dim.axis.mean_taps for dim in self.dims[:-2])
+        return prod(axis.mean_taps for axis in self.axes[:-2])
 
     @property
     def planes(self) -> int:
@@ -154,18 +159,17 @@ class Geometry:
         Four elements of neighbouring channels may count as one pixel, and a tile of outputs may
         hang over the end.
         """
-        axes = [dim.axis for dim in self.dims]
         # Trimmed windows may begin behind the edge: with less than no padding.
-        padded = [abs(a.pad_begin) + a.size + a.pad_end for a in axes]
+        padded = [abs(a.pad_begin) + a.size + a.pad_end for a in self.axes]
         reach = [
             4 * (a.out * a.stride + max(a.extent, a.dilation) + size)
-            for a, size in zip(axes, padded, strict=True)
+            for a, size in zip(self.axes, padded, strict=True)
         ]
         offsets = sum(
             (size + dim.axis.dilation) * max(abs(dim.step), 1)
             for dim, size in zip(self.dims, padded, strict=True)
         )
-        taps = prod(a.size for a in axes)
+        taps = prod(a.size for a in self.axes)
         largest = max(self.outputs, offsets, taps, *reach) + OVERHANG
         return "int" if largest <= INT32_MAX else "long long"
 

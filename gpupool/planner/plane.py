@@ -63,7 +63,7 @@ def worth(problem: PoolProblem, geometry: Geometry, rival: float, tiled: bool) -
     without sharing, ``rival``. Others are read element by element then, each far from the next.
     """
     taps = taps_of(problem.window)
-    axes = [dim.axis for dim in geometry.dims if dim.axis.out > 1]
+    axes = [axis for axis in geometry.axes if axis.out > 1]
     compared = tiled or problem.channels_last or any(a.stride < a.kernel for a in axes)
     apart = all(2 * a.stride >= min(a.kernel, a.size) for a in axes)
     apart = apart and (not compared or cost(geometry) < rival)
@@ -153,7 +153,7 @@ def launch(
 
 def _workers(geometry: Geometry, vectors: int, load: int) -> int:
     """Return the threads of one output: as few as fill the card, a short row's vectors at once."""
-    row = geometry.dims[-1].axis.kernel // load
+    row = geometry.axes[-1].kernel // load
     workers = 4
     while workers < THREADS and (
         vectors > 64 * workers

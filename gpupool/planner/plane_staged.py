@@ -26,7 +26,7 @@ one that only some have."""
 
 def worth(problem: PoolProblem, geometry: Geometry, alignment: int) -> bool:
     """Whether it serves planes of so many elements that they are worth a copy."""
-    enough = geometry.dims[0].axis.size >= STAGED_TAPS
+    enough = geometry.axes[0].size >= STAGED_TAPS
     return enough and serves(problem, geometry, alignment)
 
 
@@ -48,7 +48,7 @@ def launch(problem: PoolProblem, geometry: Geometry) -> Launch:
     outputs, workers = _block(geometry.outputs, plane)
     staged, threads = outputs * plane, outputs * workers
     each, whole = staged // (threads * VECTOR_BYTES), geometry.outputs % outputs == 0
-    lie, load = _loads(problem, geometry.dims[0].axis.size)
+    lie, load = _loads(problem, geometry.axes[0].size)
     template = (
         operator(problem, "int"), str(outputs), str(workers), str(each), boolean(whole), lie,
         str(load),

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpupool.planner.geometry import Dim, Geometry
+from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import (
     AHEAD,
     BUDGET,
@@ -112,7 +112,7 @@ def _soonest(
     What is served is known of tiles of one channel; of dilated windows these hold so many registers
     that few threads are there, which it does not tell.
     """
-    dilated = any(dim.axis.dilation > 1 for dim in geometry.dims)
+    dilated = any(axis.dilation > 1 for axis in geometry.axes)
     if not usual.packed or usual.lanes > 1 or dilated:
         return usual
     memory, known = BUDGET * _moved(problem, geometry), estimates[usual]
@@ -133,26 +133,26 @@ def _soonest(
 
 def _estimates(problem: PoolProblem, geometry: Geometry, alignment: int) -> _Estimates:
     """Return what each tile costs."""
-    inner = geometry.dims[-1].axis
+    inner = geometry.axes[-1]
     tiles = (
         Tile.of(problem, geometry, alignment, outputs, row, rows, lanes, packed)
         for lanes, packed in _lanes(problem)
         for outputs, row in pieces(inner, packed)
-        for rows in row_counts(geometry.dims)
+        for rows in row_counts(geometry.axes)
     )
     return {tile: Estimate.of(problem, geometry, tile) for tile in tiles if tile}
 
 
 def serves(problem: PoolProblem, geometry: Geometry) -> bool:
     """Whether some tile may serve."""
-    dims, inner = geometry.dims, geometry.dims[-1]
-    if len(dims) > 3 or inner.axis.pad_begin >= inner.axis.extent:
+    axes, inner = geometry.axes, geometry.dims[-1]
+    if len(axes) > 3 or inner.axis.pad_begin >= inner.axis.extent:
         return False
     if by_powers(problem) or (problem.indices and not _numbers_fit(problem)):
         return False
-    if any(dim.axis.dilation > 1 and dim.axis.extent > REACH for dim in dims):
+    if any(axis.dilation > 1 and axis.extent > REACH for axis in axes):
         return False
-    if problem.reduction == "max" and not all(dim.axis.touches for dim in dims):
+    if problem.reduction == "max" and not all(axis.touches for axis in axes):
         return False
     pixel = problem.channels if problem.channels_last else 1
     return inner.step == pixel and not (problem.channels_last and geometry.channels.step != 1)
@@ -170,14 +170,14 @@ def limit(problem: PoolProblem, geometry: Geometry) -> float:
 
 def _moved(problem: PoolProblem, geometry: Geometry) -> int:
     """Return the bytes of every position that some window may read and of every output."""
-    axes = [dim.axis for dim in geometry.dims]
+    axes = geometry.axes
     read = prod(min(a.size, (a.out - 1) * min(a.stride, a.kernel) + a.extent) for a in axes)
     return geometry.planes * read * problem.dtype.itemsize + sum(y.nbytes for y in problem.outputs)
 
 
 def _slower(problem: PoolProblem, geometry: Geometry, tile: Tile) -> float:
     """Return how much longer a tile takes than one of a vector each, whose rows are read once."""
-    axes = tuple(dim.axis for dim in geometry.dims)
+    axes = geometry.axes
     body = (tile.row or tile.outputs * axes[-1].stride if tile.packed else 1) * tile.lanes
     vectors = max(1.0, body * problem.dtype.itemsize / VECTOR_BYTES)
     held = vectors * tile.rows * (1 if tile.packed else tile.outputs)
@@ -190,7 +190,7 @@ def _slower(problem: PoolProblem, geometry: Geometry, tile: Tile) -> float:
 
 def _loads_apart(geometry: Geometry, tile: Tile, body: int) -> float:
     """Return how many loads lie between those of neighbouring threads, maybe of other rows."""
-    axes = tuple(dim.axis for dim in geometry.dims)
+    axes = geometry.axes
     alone = tile.packed and len(axes) > 1 and tile.groups(geometry)[0] == 1
     return max(1.0, body / tile.load * (tile.rows * down_axis(axes).stride if alone else 1))
 
@@ -215,11 +215,11 @@ def _numbers_fit(problem: PoolProblem) -> bool:
     return problem.channels * prod(problem.spatial) <= INT32_MAX
 
 
-def row_counts(dims: Sequence[Dim]) -> list[int]:
+def row_counts(axes: Sequence[Axis]) -> list[int]:
     """Return how many output rows a thread may take."""
-    if len(dims) == 1:
+    if len(axes) == 1:
         return [1]
-    return list(range(1, min(8, dims[-2].axis.out) + 1))
+    return list(range(1, min(8, axes[-2].out) + 1))
 
 
 def _lanes(problem: PoolProblem) -> tuple[tuple[int, bool], ...]:
@@ -244,7 +244,7 @@ def _waits(problem: PoolProblem, geometry: Geometry, tile: Tile) -> float:
 
     As if rows lay one behind the other, each with its threads beside each other.
     """
-    axes, itemsize = tuple(dim.axis for dim in geometry.dims), problem.dtype.itemsize
+    axes, itemsize = geometry.axes, problem.dtype.itemsize
     row, body = (n * itemsize for n in (axes[-1].size, tile.outputs * axes[-1].stride))
     apart = tile.rows * down_axis(axes).stride * row
     beside = min(WARP, tile.groups(geometry)[0])
@@ -256,7 +256,7 @@ def _waits(problem: PoolProblem, geometry: Geometry, tile: Tile) -> float:
 def store_cost(problem: PoolProblem, geometry: Geometry, tile: Tile) -> float:
     """Estimate what issues while the lines and sectors of stores are served, but of Indices."""
     itemsize = problem.out_dtype.itemsize
-    row, body = (n * itemsize for n in (geometry.dims[-1].axis.out, tile.outputs))
+    row, body = (n * itemsize for n in (geometry.axes[-1].out, tile.outputs))
     beside = min(WARP, tile.groups(geometry)[0])
     each = sum(
         price * touched(unit, beside, body, tile.rows * row, row, tile.store * itemsize)
@@ -287,7 +287,7 @@ def touched(unit: int, beside: int, step: int, apart: int, row: int, width: int)
 
 def warp_loads(problem: PoolProblem, geometry: Geometry, tile: Tile) -> float:
     """Return the loads of all warps."""
-    axes = tuple(dim.axis for dim in geometry.dims)
+    axes = geometry.axes
     of_line = Line.of(tile, axes[-1], problem.dtype.itemsize).loads
     return tile.threads(geometry) / WARP * geometry.slices * lines(axes, tile) * of_line
 
@@ -307,7 +307,7 @@ def rows_dtype() -> np.dtype[Any]:
 
 def launch(problem: PoolProblem, geometry: Geometry, tile: Tile) -> Launch:
     """Launch as many threads as there are tiles."""
-    axes = [dim.axis for dim in geometry.dims]
+    axes = geometry.axes
     template = (
         operator(problem, "int"), kernel_sizes(axes),
         sizes([a.stride for a in axes]), str(axes[-1].pad_begin), str(tile.row),

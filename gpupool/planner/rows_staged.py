@@ -121,16 +121,16 @@ def _ways(problem: PoolProblem, geometry: Geometry, alignment: int) -> Iterator[
 
 
 def _down_axis(geometry: Geometry) -> Axis:
-    return down_axis(tuple(dim.axis for dim in geometry.dims))
+    return down_axis(geometry.axes)
 
 
 def _tiles(problem: PoolProblem, geometry: Geometry, alignment: int) -> Iterator[Tile]:
     """Give those that take rows whole, and equal parts of rows."""
-    inner = geometry.dims[-1].axis
+    inner = geometry.axes[-1]
     pieces = [(outputs, row) for outputs, row in rows.pieces(inner, True) if row]
     if inner.touches and inner.dilation == 1:
         pieces += [(inner.out // parts, 0) for parts in PARTS if inner.out % parts == 0]
-    for (outputs, row), height in product(pieces, rows.row_counts(geometry.dims)):
+    for (outputs, row), height in product(pieces, rows.row_counts(geometry.axes)):
         tile = Tile.of(problem, geometry, alignment, outputs, row, height, 1, True, staged=True)
         if tile is not None and (row or _margins_hold(problem, tile, inner)):
             yield tile
@@ -322,7 +322,7 @@ class Staged:
     def _threads(self) -> tuple[Array, ...]:
         """Return plane, slice, row group and part of each thread, and which go from the last on."""
         parts, groups = self.tile.groups(self.geometry)
-        slices = prod(dim.axis.out for dim in self.geometry.dims[:-2])
+        slices = prod(axis.out for axis in self.geometry.axes[:-2])
         order = (groups, slices) if self.slices_first else (slices, groups)
         threads = np.arange(self.planes * slices * groups * parts)
         plane, *both, part = np.unravel_index(threads, (self.planes, *order, parts))

@@ -133,14 +133,14 @@ class Tiles:
 
     def blocks(self, geometry: Geometry) -> tuple[int, int, int]:
         """Return how many take the planes, the rows and the columns."""
-        across = geometry.dense.dims[-1].axis.out
+        across = geometry.dense.axes[-1].out
         planes = -(-all_planes(geometry) // self.together)
         return planes, -(-self.covered // self.height), -(-across // self.width)
 
     def struct(self, geometry: Geometry, seats: int, neighbours: int, share: int) -> Scalar:
         """Return what a kernel receives."""
         _, down, across = self.blocks(geometry)
-        strides = [dim.axis.stride for dim in geometry.dims[-2:]]
+        strides = [axis.stride for axis in geometry.axes[-2:]]
         results = -(-self.width // strides[1])
         parts = max(1, STORING // (results * self.planes))
         numbers = (
@@ -176,7 +176,7 @@ def cost(problem: PoolProblem, geometry: Geometry) -> float:
 def _fitting(problem: PoolProblem, geometry: Geometry) -> tuple[Geometry, Held] | None:
     """Return what is served, and held, where a window fits in the columns of a tile, or None."""
     planes = served(problem, geometry)
-    if planes is None or planes.dims[-1].axis.kernel > PITCH - CHUNK:
+    if planes is None or planes.axes[-1].kernel > PITCH - CHUNK:
         return None
     held = _held(problem, planes)
     return None if held is None else (planes, held)
@@ -190,7 +190,7 @@ def _held(problem: PoolProblem, geometry: Geometry) -> Held | None:
     """
     if not problem.indices:
         return accumulator(problem)
-    *outer, rows, _ = (dim.axis.kernel for dim in geometry.dims)
+    *outer, rows, _ = (axis.kernel for axis in geometry.axes)
     numbers = sum((d.axis.pad_begin + d.axis.size) * d.index_step for d in geometry.dims)
     if numbers > INT32_MAX or max(outer, default=1) > SLICES:
         return None
@@ -214,11 +214,11 @@ def served(problem: PoolProblem, geometry: Geometry) -> Geometry | None:
 
     That is, where they do not overlap, or are of more than one can divide by.
     """
-    if prod(dim.axis.out for dim in geometry.dims) == 1:
+    if prod(axis.out for axis in geometry.axes) == 1:
         return None
     if len(geometry.dims) == 1:
         geometry = geometry.with_rows()
-    axes = [dim.axis for dim in geometry.dims]
+    axes = geometry.axes
     if len(axes) > 3 or geometry.index_type != "int":
         return None
     if len(axes) > 2 and (by_powers(problem) or not axes[0].touches):
@@ -244,8 +244,8 @@ def _most_rows(held: Held) -> int:
 
 def _tiles(problem: PoolProblem, geometry: Geometry, held: Held) -> _Tiles:
     """Return as many columns as a block has threads, and the rows that cost least."""
-    outer, inner = (dim.axis for dim in geometry.dense.dims[-2:])
-    apart, paired = geometry.dims[-2].axis.stride, pairs(problem)
+    outer, inner = geometry.dense.axes[-2:]
+    apart, paired = geometry.axes[-2].stride, pairs(problem)
     planes, across, common = _side_by_side(problem, geometry, inner)
     width = -(-inner.out // across)
     span = width + inner.kernel - 1 - common
@@ -312,12 +312,12 @@ def _store(problem: PoolProblem) -> int:
 
 def strided(geometry: Geometry) -> bool:
     """Whether results of a tile are apart."""
-    return any(dim.axis.stride > 1 for dim in geometry.dims[-2:])
+    return any(axis.stride > 1 for axis in geometry.axes[-2:])
 
 
 def all_planes(geometry: Geometry) -> int:
     """Return the planes of outputs."""
-    return geometry.planes * (geometry.dims[0].axis.out if len(geometry.dims) > 2 else 1)
+    return geometry.planes * (geometry.axes[0].out if len(geometry.dims) > 2 else 1)
 
 
 def _neighbours(problem: PoolProblem, inner: Axis, usable: int) -> int:
@@ -369,7 +369,7 @@ def share_of_warps(share: float, beside: float) -> float:
 def _tiled_launch(
     problem: PoolProblem, geometry: Geometry, held: Held, tiles: _Tiles
 ) -> Launch | None:
-    inner = geometry.dims[-1].axis
+    inner = geometry.axes[-1]
     neighbours = tiles.planes if problem.channels_last else tiles.span
     reduction, axes, width = _operator(problem, held), str(len(geometry.dims)), str(inner.kernel)
     more = tuple(map(boolean, (strided(geometry), problem.channels_last, geometry.images)))

@@ -123,8 +123,7 @@ def serves(problem: PoolProblem, geometry: Geometry) -> bool:
     """Whether these are maxima of planes that adjoin, and taps do, some of them in the plane."""
     if problem.reduction != "max" or problem.indices or len(geometry.dims) != 2:
         return False
-    axes = [dim.axis for dim in geometry.dims]
-    return adjoin(geometry) and all(axis.touches and axis.dilation == 1 for axis in axes)
+    return adjoin(geometry) and all(a.touches and a.dilation == 1 for a in geometry.axes)
 
 
 def _ways(problem: PoolProblem, geometry: Geometry) -> Iterator[Separated]:
@@ -160,7 +159,7 @@ class Separated:
     @property
     def axes(self) -> tuple[Axis, Axis]:
         """Down the columns, and along the rows."""
-        down, along = (dim.axis for dim in self.geometry.dims)
+        down, along = self.geometry.axes
         return down, along
 
     @cached_property

@@ -172,7 +172,7 @@ def _serves(problem: PoolProblem, geometry: Geometry) -> bool:
 
 def _forms(problem: PoolProblem, geometry: Geometry, alignment: int) -> Iterator[_Form]:
     """Return the forms that serve, by rows of a warp and parts of one."""
-    inner, size = geometry.dims[-1].axis, accumulator(problem).itemsize
+    inner, size = geometry.axes[-1], accumulator(problem).itemsize
     for vector, load in _vectors(problem, geometry, VECTOR_BYTES // size, alignment):
         along = _along(problem, vector)
         shift = 0 if along == "one_pixel" else -inner.pad_begin % vector
@@ -195,7 +195,7 @@ def _held(problem: PoolProblem, geometry: Geometry) -> Iterator[tuple[bool, bool
         yield False, False
     if pairs(problem) or pairs_sums(problem, geometry):
         yield True, False
-        if not strided(geometry) and geometry.dims[-2].axis.out > 1:
+        if not strided(geometry) and geometry.axes[-2].out > 1:
             yield True, True
 
 
@@ -207,7 +207,7 @@ def _vectors(
     Channels last, how many channels: of neighbouring pixels, or of one where its channels fill the
     vectors. Of such a pixel a tile may take a part.
     """
-    load, inner = _aligned(problem, geometry, most, alignment), geometry.dims[-1].axis
+    load, inner = _aligned(problem, geometry, most, alignment), geometry.axes[-1]
     if not load:
         return
     while inner.kernel == 1 and inner.pad_begin % most:
@@ -234,7 +234,7 @@ def _aligned(problem: PoolProblem, geometry: Geometry, most: int, alignment: int
 
 def _tiles(problem: PoolProblem, geometry: Geometry, form: _Form) -> Iterator[_Tiles]:
     """Return tiles worth weighing: as many columns and rows as shared memory holds, and fewer."""
-    outer, inner = (dim.axis for dim in geometry.dense.dims[-2:])
+    outer, inner = geometry.dense.axes[-2:]
     most_rows = SHARED_BYTES // (form.pitch * accumulator(problem).itemsize)
     widths = (
         _of_channels(problem, inner, form) if problem.channels_last else _of_planes(inner, form)
@@ -300,7 +300,7 @@ def _heights(rows: int, kernel: int, most: int) -> set[int]:
 
 def _cost(problem: PoolProblem, geometry: Geometry, tiles: _Tiles) -> float:
     """Estimate the instructions of all blocks: columns down, rows, columns stored."""
-    outer, inner = (dim.axis for dim in geometry.dims[-2:])
+    outer, inner = geometry.axes[-2:]
     vector, paired = tiles.form.vector, tiles.form.paired
     merge, line = _merge_and_line(problem)
     runs = -(-tiles.rows // outer.kernel)
@@ -332,7 +332,7 @@ def _cost(problem: PoolProblem, geometry: Geometry, tiles: _Tiles) -> float:
 
 def _share_read(problem: PoolProblem, geometry: Geometry, tiles: _Tiles) -> float:
     """Return the share of rows of columns that are read where padding is not."""
-    under, along = (dim.axis for dim in geometry.dense.dims[-2:])
+    under, along = geometry.dense.axes[-2:]
     _, _, across = tiles.blocks(geometry)
     neighbours = tiles.planes if problem.channels_last else 1
     beside = tiles.span * across * neighbours / tiles.form.vector
@@ -353,7 +353,7 @@ def _merge_and_line(problem: PoolProblem) -> tuple[float, float]:
 
 
 def _tiled_launch(problem: PoolProblem, geometry: Geometry, tiles: _Tiles) -> Launch:
-    form, (outer, inner) = tiles.form, (dim.axis for dim in geometry.dims[-2:])
+    form, (outer, inner) = tiles.form, geometry.axes[-2:]
     neighbours = tiles.planes if problem.channels_last else tiles.span // form.vector
     share, of = tiles.share(outer.kernel), operator(problem, "int", paired=form.paired)
     numbers = (len(geometry.dims), inner.kernel, form.lanes, form.vector, form.load, form.shift)

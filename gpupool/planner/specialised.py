@@ -109,10 +109,9 @@ def specialisable(geometry: Geometry) -> bool:
 
     Trimmed, a dilated window may begin behind the edge: such a one may not.
     """
-    axes = [dim.axis for dim in geometry.dims]
     return (
         compiles_in()
         and geometry.index_type == "int"
         and geometry.taps <= SPECIALISED_TAPS
-        and all(a.pad_begin >= 0 and max(a.stride, a.dilation) <= MAX_STRIDE for a in axes)
+        and all(a.pad_begin >= 0 and max(a.stride, a.dilation) <= MAX_STRIDE for a in geometry.axes)
     )

@@ -41,7 +41,7 @@ def plane_bytes(problem: PoolProblem, geometry: Geometry) -> int:
 
 def result_bytes(problem: PoolProblem, geometry: Geometry) -> int:
     """Return the bytes of a plane of results."""
-    return prod(dim.axis.out for dim in geometry.dims) * problem.out_dtype.itemsize
+    return prod(axis.out for axis in geometry.axes) * problem.out_dtype.itemsize
 
 
 def copy_cost(read: float, written: float) -> float:

@@ -187,7 +187,7 @@ class Strips:
 
     def struct(self) -> Scalar:
         """Return what a kernel receives."""
-        divisors = (self.down, self.lanes, self.groups, self.geometry.dims[0].axis.stride)
+        divisors = (self.down, self.lanes, self.groups, self.geometry.axes[0].stride)
         numbers = (
             self.planes, self.height, self.stored, self.run,
             *(divisor(number, "int") for number in divisors),
@@ -234,7 +234,7 @@ def _layouts(problem: PoolProblem, geometry: Geometry) -> Iterator[Layout]:
 def launch(problem: PoolProblem, strips: Strips, alignment: int) -> Launch | None:
     """Launch the kernel, or return None where it may not be compiled any more."""
     geometry, layout = strips.geometry, strips.layout
-    outer, inner = (dim.axis for dim in geometry.dims)
+    outer, inner = geometry.axes
     across, deep = _lane_of(problem, layout)
     stored = (deep,) if layout.last else (across // inner.stride, inner.out)
     store = vector_width(alignment, problem.out_dtype, *stored)
@@ -293,8 +293,8 @@ def _run_bytes(rows: int) -> int:
 
 def _strips(problem: PoolProblem, geometry: Geometry, layout: Layout) -> Iterator[Strips]:
     """Return strips of few rows or of many, by runs of whole windows and of halves."""
-    axis = geometry.dims[0].axis
-    outer, inner = (dim.axis for dim in geometry.dense.dims)
+    axis = geometry.axes[0]
+    outer, inner = geometry.dense.axes
     across, deep = _lane_of(problem, layout)
     groups = geometry.channels.axis.size // (deep * layout.abreast) if layout.last else 1
     planes = geometry.batch.axis.size if layout.last else geometry.planes
@@ -354,7 +354,7 @@ def _lanes(axis: Axis, vector: int) -> tuple[int, int]:
 
 def _cost(problem: PoolProblem, geometry: Geometry, layout: Layout, run: int, down: int) -> float:
     """Estimate the instructions of a lane for the columns of a plane in so many strips."""
-    outer, inner = (dim.axis for dim in geometry.dims)
+    outer, inner = geometry.axes
     lane = _lane(problem, layout.paired)
     rows, again = outer.dense().out, run < outer.kernel
     begin = run * lane.step if again else outer.kernel * lane.ahead
@@ -387,7 +387,7 @@ def _row_of_warp(
     """Estimate that channels last; first neighbouring lanes have neighbouring vectors."""
     if not layout.last:
         return None
-    inner, step = geometry.dims[-1].axis, geometry.dims[-1].step
+    inner, step = geometry.axes[-1], geometry.dims[-1].step
     line, sector = (LOOKUP, LINE_BYTES), (SECTOR, SECTOR_BYTES)
     taken, apart = max(1, layout.pixels // inner.stride), max(1, inner.stride // layout.pixels)
     read = _pixels(problem, layout, layout.pixels, step, problem.dtype.itemsize, (line,))

@@ -85,9 +85,9 @@ class Tile:
             return False
         if not self.packed or self.lanes > 1 or self.row or self.anywhere:
             return False
-        if any(dim.axis.dilation > 1 for dim in geometry.dims[-2:]):
+        if any(axis.dilation > 1 for axis in geometry.axes[-2:]):
             return False
-        inner = geometry.dims[-1].axis
+        inner = geometry.axes[-1]
         bodies = inner.out % self.outputs == 0 and inner.out * inner.stride <= inner.size
         before, behind = self.halos(inner)
         last = (inner.out - 1) * inner.stride - inner.pad_begin
@@ -128,12 +128,13 @@ class Tile:
 
     def _unit(self, geometry: Geometry) -> int:
         lanes = self.lanes if geometry.channels_last else 1
-        return lanes * prod(dim.axis.out for dim in geometry.dims[-2:])
+        return lanes * prod(axis.out for axis in geometry.axes[-2:])
 
     def groups(self, geometry: Geometry) -> tuple[int, int]:
         """Column groups of a row, and row groups of a plane."""
-        rows = geometry.dims[-2].axis.out if len(geometry.dims) > 1 else 1
-        return -(-geometry.dims[-1].axis.out // self.outputs), -(-rows // self.rows)
+        *outer, inner = geometry.axes
+        rows = outer[-1].out if outer else 1
+        return -(-inner.out // self.outputs), -(-rows // self.rows)
 
 
 @lru_cache
@@ -165,9 +166,9 @@ def _partial(problem: PoolProblem, geometry: Geometry, outputs: int) -> str:
     """Return where in a tile's row windows may count fewer taps: ``Where`` in kernels/rows.cuh."""
     if problem.reduction != "average":
         return "nowhere"
-    lacking = [dim.axis.uncounted(problem.count_include_pad) for dim in geometry.dims]
+    lacking = [axis.uncounted(problem.count_include_pad) for axis in geometry.axes]
     if all(max(both) <= 0 for both in lacking):
         return "nowhere"
-    inner, behind = geometry.dims[-1].axis, lacking[-1][1]
+    inner, behind = geometry.axes[-1], lacking[-1][1]
     ends = inner.out % outputs == 0 and behind <= inner.pad_begin
     return "at_ends" if behind <= 0 or ends else "anywhere"

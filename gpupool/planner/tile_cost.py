@@ -176,7 +176,7 @@ class Estimate:
     @classmethod
     def of(cls, problem: PoolProblem, geometry: Geometry, tile: Tile) -> Estimate:
         """Estimate both; a card that is not filled runs as if it were, and slices are a loop."""
-        axes = tuple(dim.axis for dim in geometry.dims)
+        axes = geometry.axes
         line = Line.of(tile, axes[-1], problem.dtype.itemsize)
         once = _path(problem, axes, tile, line, 1)
         slices = geometry.slices

@@ -41,8 +41,7 @@ FINISH, CUBIC_ROOT = {"max": 0, "average": 35, "lp": 25}, 50
 
 def launch(problem: PoolProblem, geometry: Geometry, specialised: bool) -> Launch:
     """Launch the generic tier, or the one with kernel and strides compiled in."""
-    axes = [dim.axis for dim in geometry.dims]
-    index = geometry.index_type
+    axes, index = geometry.axes, geometry.index_type
     template = (
         operator(problem, index),
         str(len(axes)),
@@ -97,7 +96,7 @@ def _longest(geometry: Geometry) -> tuple[float, float]:
 
     On average over all warps, roughly: a warp has all windows of an axis, some of them, or one.
     """
-    rows, inner = (dim.axis for dim in (ONE, *geometry.dims)[-2:])
+    rows, inner = (ONE.axis, *geometry.axes)[-2:]
     beside = _beside(geometry)
     down = geometry.slices * _longest_along(rows, beside * inner.out)
     return down, down * _longest_along(inner, beside)
@@ -111,7 +110,7 @@ def _longest_along(axis: Axis, beside: int) -> float:
 
 def _warps(geometry: Geometry) -> tuple[float, float]:
     """Return the share of warps that have a window inside, and one over an edge, roughly."""
-    *outer, inner = (dim.axis for dim in geometry.dims)
+    *outer, inner = geometry.axes
     beside, over = _beside(geometry), sum(inner.over_edges)
     within = prod(1 - min(1, sum(axis.over_edges) / axis.out) for axis in outer)
     inside, outside = (
