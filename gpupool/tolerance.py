@@ -29,6 +29,8 @@ def exact(problem: Problem) -> bool:
 def agree(problem: Problem, inputs: tuple[Array, ...], a: Array, b: Array) -> Array:
     """Whether two results agree, element by element: NaN equals NaN, and -0 equals +0.
 
+    Indices, which maxima alone have, are as exact as these.
+
     >>> from gpupool.problem import resolve
     >>> x = np.array([[[1.0, 2.0, 4.0]]], np.float32)
     >>> pool = resolve("average", x.shape, x.dtype, kernel_shape=3)
