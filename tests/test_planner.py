@@ -439,7 +439,7 @@ def test_rows_in_shared_memory_are_read_as_a_whole_where_no_words_fit(
     geometry = Geometry.of(problem, contiguous(problem.shape))
     tile = Tile.of(problem, geometry, 16, row, row, 1, 1, True, staged=True)
     assert tile is not None
-    assert (tile.load, tile.anywhere) == (load, load > row)
+    assert (tile.load, tile.by_words) == (load, load > row)
 
 
 def test_rows_in_shared_memory_are_taken_only_where_memory_is_not_the_limit_without() -> None:
@@ -577,16 +577,16 @@ def test_turns_of_staged_rows_count_as_threads_of_the_kernel_read_and_write(
                 at += slice_ * problem.window[0].stride * prod(spatial[1:])
                 to += slice_ * prod(out[1:])
             at += 16 // itemsize + part * tile.outputs * problem.window[-1].stride
-            if tile.anywhere and not tile.row:
+            if tile.by_words and not tile.row:
                 at -= problem.window[-1].pad_begin
             to += part * tile.outputs
             nearest = [min(max(first + line, 0), down.size - 1) for line in range(lines)[::step]]
             places = [(at + line * spatial[-1]) * itemsize for line in nearest]
-            reads.append([place // 4 * 4 if tile.anywhere else place for place in places])
+            reads.append([place // 4 * 4 if tile.by_words else place for place in places])
             results = [min(group * tile.rows + r, down.out - 1) for r in range(tile.rows)[::step]]
             writes.append([(to + row * out[-1]) * itemsize for row in results])
         warps = range(0, len(reads), WARP)
-        load, store = 4 if tile.anywhere else tile.load * itemsize, tile.store * itemsize
+        load, store = 4 if tile.by_words else tile.load * itemsize, tile.store * itemsize
         read, written = (
             fmean(most_of_a_bank(of[i : i + WARP], width) for of in each for i in warps)
             for each, width in (
@@ -612,8 +612,8 @@ def test_what_staged_planes_cost_counts_as_by_hand() -> None:
     assert two.instructions == alone + STAGE * threads + COPY * (read + written) / 16
     assert two.rivals_cost == AHEAD * two.instructions
     odd = staged_ways("int8", (13, 13), kernel_shape=3)
-    assert all(way.rivals_cost == way.instructions for way in odd if way.tile.anywhere)
-    assert any(way.tile.anywhere for way in odd)
+    assert all(way.rivals_cost == way.instructions for way in odd if way.tile.by_words)
+    assert any(way.tile.by_words for way in odd)
     assert rows.warp_loads(one.problem, one.geometry, one.tile) == threads / WARP * 2 * 2
     assert rows.warp_stores(one.geometry, one.tile) == threads / WARP * 7
     # A line of 128 bytes, and a turn for as many.

@@ -140,7 +140,7 @@ def _margins_hold(problem: PoolProblem, tile: Tile, inner: Axis) -> bool:
     """Whether what parts of rows read in front of the first plane and behind the last one fits."""
     before, behind = (tile.loaded(pixels) for pixels in tile.halos(inner))
     read = inner.out * inner.stride + behind
-    if tile.anywhere:
+    if tile.by_words:
         read = (inner.out - 1) * inner.stride + inner.extent - inner.pad_begin
     return max(before, read - inner.size) * problem.dtype.itemsize <= VECTOR_BYTES
 
@@ -209,7 +209,7 @@ class Staged:
 
         Rows that begin anywhere they take by elements: more lines, which they do not count.
         """
-        return (1 if self.tile.anywhere else AHEAD) * self.instructions
+        return (1 if self.tile.by_words else AHEAD) * self.instructions
 
     @cached_property
     def least_cost(self) -> float:
@@ -277,7 +277,7 @@ class Staged:
     def turns(self) -> float:
         """Turns of shared memory in which threads read rows, and write results that lie there."""
         itemsize = self.problem.dtype.itemsize
-        load = WORD_BYTES if self.tile.anywhere else self.tile.load * itemsize
+        load = WORD_BYTES if self.tile.by_words else self.tile.load * itemsize
         (reads, writes), (loads, stores) = self._places(), self._accesses
         taken = loads * mean_turns(reads // load * load, load)
         if stores:
@@ -308,7 +308,7 @@ class Staged:
         line = line + np.where(upwards, lines[-1] - lines, lines)
         reads = np.clip(line, 0, down.size - 1) * inner.axis.size
         reads += part * tile.outputs * inner.axis.stride
-        if tile.anywhere and not tile.row:
+        if tile.by_words and not tile.row:
             reads -= inner.axis.pad_begin
         if len(outer) > 1:
             reads += slice_ * outer[0].axis.stride * outer[0].step

@@ -37,7 +37,7 @@ class Tile:
     store: int
     pairs: bool  # two maxima or two sums of bytes in a word
     row: int  # pixels of the row where one thread takes it whole, else 0
-    anywhere: bool  # whether lines begin at any element, so that each is read as a whole, by words
+    by_words: bool  # whether lines begin at any element, so that each is read as a whole, by words
     over: str  # where in its row it may lie over the edge: nowhere is neither down the columns
     partial: str  # where in its row windows may count fewer taps
 
@@ -63,14 +63,14 @@ class Tile:
         if not packed and min(load, store) < lanes:
             return None
         alone = row or body
-        anywhere = staged and load * problem.dtype.itemsize < WORD_BYTES and alone > load
-        if anywhere:
+        by_words = staged and load * problem.dtype.itemsize < WORD_BYTES and alone > load
+        if by_words:
             load = vector(max(alone + 1, 0 if row else len(positions(inner.axis, outputs))))
         merged = load % 2 == 0 and (pairs(problem) or (not row and pairs_sums(problem, geometry)))
         divides = inner.axis.out % outputs == 0 and (not outer or outer[-1].axis.out % rows == 0)
         over = "nowhere" if divides and all(dim.inside for dim in geometry.dims) else "anywhere"
         partial = _partial(problem, geometry, outputs)
-        tile = cls(outputs, rows, lanes, packed, load, store, merged, row, anywhere, over, partial)
+        tile = cls(outputs, rows, lanes, packed, load, store, merged, row, by_words, over, partial)
         if over == "anywhere" and tile._clamps(problem, geometry):
             tile = replace(tile, over="at_ends")
         return tile if tile._fits(problem, inner.axis) else None
@@ -83,7 +83,7 @@ class Tile:
         """
         if problem.reduction != "max" or problem.indices or problem.dtype.itemsize == 1:
             return False
-        if not self.packed or self.lanes > 1 or self.row or self.anywhere:
+        if not self.packed or self.lanes > 1 or self.row or self.by_words:
             return False
         if any(axis.dilation > 1 for axis in geometry.axes[-2:]):
             return False

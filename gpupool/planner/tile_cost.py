@@ -112,7 +112,7 @@ class Line:
     @classmethod
     def of(cls, tile: Tile, inner: Axis, itemsize: int) -> Line:
         """Count elements that windows have and those read, loads and the words that they bring."""
-        if tile.anywhere:
+        if tile.by_words:
             pixels = tile.row or len(positions(inner, tile.outputs))
             size, before = pixels * itemsize, WORD_BYTES - itemsize
             loads_of_line, words_of_line = -(-(size + before) // WORD_BYTES), -(-size // WORD_BYTES)
@@ -247,7 +247,7 @@ def _read(problem: PoolProblem, axes: tuple[Axis, ...], tile: Tile, line: Line) 
     load, each_line = LOAD if tile.packed else FAR_LOAD, LINE
     if (tile.over == "nowhere" and not tile.pairs) or nearest:
         load, each_line = load - INSIDE, each_line - INSIDE
-    if tile.anywhere:
+    if tile.by_words:
         part_of_bytes = not tile.row and tile.pairs and problem.dtype.itemsize == 1
         load, each_line = load + SHIFT, each_line + ANYWHERE + BYTES_ANYWHERE * part_of_bytes
     clamped = CLAMP[problem.dtype.itemsize] if tile.over == "at_ends" else 0.0
