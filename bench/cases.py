@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from gpupool import validate
+from gpupool.arrays import Array
 from gpupool.errors import GpupoolError, GpupoolValueError
 from gpupool.opset import find
 from gpupool.problem import PoolProblem, resolve
@@ -173,7 +174,7 @@ class Case:
             words.append(letter + (str(numbers[0]) if one else ",".join(map(str, numbers))))
         return " ".join(words)
 
-    def input(self, seed: int, shape: Sequence[int] | None = None) -> np.ndarray[Any, Any]:
+    def input(self, seed: int, shape: Sequence[int] | None = None) -> Array:
         """Return random data: standard normal, or every 8-bit value equally likely.
 
         Drawn in parts of DRAWN elements, each from a stream of its own, on all processors at once.
@@ -187,7 +188,7 @@ class Case:
         return array
 
 
-def _draw(seed: np.random.SeedSequence, part: np.ndarray[Any, Any]) -> None:
+def _draw(seed: np.random.SeedSequence, part: Array) -> None:
     random, dtype = np.random.default_rng(seed), part.dtype
     if dtype.kind in "iu":
         info = np.iinfo(dtype)

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 import gpupool
+from gpupool.arrays import Array
 
 from . import peers
 from .cases import Case
@@ -127,13 +128,13 @@ def take_turns(
     return times
 
 
-def _onnxruntime(case: Case, x: np.ndarray[Any, Any]) -> Callable[[], Any]:
+def _onnxruntime(case: Case, x: Array) -> Callable[[], Any]:
     session = peers.onnx_session(case.channels_first, ["CPUExecutionProvider"])
     fed = {"input0": np.ascontiguousarray(np.moveaxis(x, -1, 1)) if case.channels_last else x}
     return lambda: session.run(None, fed)
 
 
-def _torch(case: Case, x: np.ndarray[Any, Any]) -> Callable[[], Any]:
+def _torch(case: Case, x: Array) -> Callable[[], Any]:
     torch = peers.module("torch")
     torch.set_num_threads(1)
     tensor = torch.from_numpy(x)

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from .cases import Case
-from .peers import Call, UnavailableError
+from .device import Call
+from .peers import UnavailableError
 
 SONAME = "libcudnn.so.9"
 

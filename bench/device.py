@@ -8,13 +8,11 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-import numpy as np
-
+from gpupool.arrays import Array
 from gpupool.device import devices, driver_version, gpu_reason
 from gpupool.errors import GpupoolError
 
 Call = Callable[[], Any]
-Array = np.ndarray[Any, Any]
 
 
 class Device(Protocol):

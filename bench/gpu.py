@@ -24,6 +24,7 @@ import numpy as np
 
 import gpupool
 from gpupool import oracle, planner, tolerance
+from gpupool.arrays import Array
 from gpupool.planned import PlannedCall
 
 from . import cudnn, peers
@@ -79,7 +80,7 @@ class Buffers:
     outputs: list[tuple[Any, ...]]
 
     @classmethod
-    def of(cls, case: Case, device: Device, x: np.ndarray[Any, Any]) -> Buffers:
+    def of(cls, case: Case, device: Device, x: Array) -> Buffers:
         """Lay out enough sets that the L2 cache cannot help."""
         first = device.put(x)
         sets = max(2, ceil(COLD * device.l2_bytes / case.least_bytes))
@@ -123,7 +124,7 @@ def check(case: Case, device: Device) -> dict[str, Any]:
     return checked(case, device)[0]
 
 
-def checked(case: Case, device: Device) -> tuple[dict[str, Any], np.ndarray[Any, Any], PlannedCall]:
+def checked(case: Case, device: Device) -> tuple[dict[str, Any], Array, PlannedCall]:
     """Compute a case on fresh random data and compare it with the oracle."""
     x = case.input(seed=time.time_ns())
     planned = _planned(case)
@@ -141,7 +142,7 @@ def checked(case: Case, device: Device) -> tuple[dict[str, Any], np.ndarray[Any,
     return row, x, planned
 
 
-def wrong(case: Case, x: np.ndarray[Any, Any], results: Sequence[np.ndarray[Any, Any]]) -> str:
+def wrong(case: Case, x: Array, results: Sequence[Array]) -> str:
     """Compare results with the oracle; return what differs, nothing where they agree."""
     problem = case.problem
     expected = tuple(np.empty(output.shape, output.dtype) for output in problem.outputs)
@@ -268,7 +269,7 @@ def _replayed(
     return replay, nullcontext(results)  # which it writes, again and again
 
 
-def _furthest(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> float:
+def _furthest(one: Array, other: Array) -> float:
     """Return how far results are apart, those of floats above 1 relative to what they are."""
     wide = np.float64 if one.dtype.itemsize == 8 else np.float32
     apart = np.abs(one.astype(wide) - other.astype(wide))

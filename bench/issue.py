@@ -29,11 +29,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpupool.arrays import Array
 from gpupool.errors import GpupoolError
 from gpupool.planner.banks import turns
 from gpupool.planner.launches import LINE_BYTES, SECTOR_BYTES, WARP, round_up
 
-from .lanes import EVERY, MEMORY, PLACED, TRUE, Array, Lanes, Value
+from .lanes import EVERY, MEMORY, PLACED, TRUE, Lanes, Value
 from .liveness import CONTROL, FOREIGN, passed_over
 from .sass import Instruction
 from .traffic import address, distinct

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from .sass import Instruction
+from gpupool.arrays import Array
 
-Array = np.ndarray[Any, Any]
+from .sass import Instruction
 
 LOW, SIGN = np.uint64(0xFFFFFFFF), np.uint64(0x80000000)
 WORD, ONE = np.uint64(32), np.uint64(1)

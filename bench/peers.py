@@ -18,8 +18,6 @@ from gpupool.problem import PoolProblem
 
 from .cases import Case
 
-Call = Callable[[], Any]
-
 
 class UnavailableError(GpupoolError):
     """Why a library cannot do a case, or is not there."""

@@ -12,10 +12,11 @@ from operator import add, and_
 
 import numpy as np
 
+from gpupool.arrays import Array
 from gpupool.errors import GpupoolError
 from gpupool.planner.banks import NOWHERE, first
 
-from .lanes import Array, Lanes, Value
+from .lanes import Lanes, Value
 
 _PLACE = re.compile(r"(?:desc\[U?R\d+\])?\[(.*)\]")
 

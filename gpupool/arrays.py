@@ -12,6 +12,9 @@ import numpy as np
 from gpupool.dtypes import named
 from gpupool.errors import GpupoolTypeError
 
+Array = np.ndarray[Any, Any]
+"""An array of NumPy's."""
+
 
 def kind(name: str, array: Any) -> str:
     """Return which library's array this is: numpy, cupy, torch or jax; anything else is refused.

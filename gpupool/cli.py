@@ -49,9 +49,8 @@ from gpupool.terminal import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from gpupool.arrays import Array
     from gpupool.problem import PoolProblem
-
-    Array = np.ndarray[Any, Any]
 
 POOLS = {
     op: function

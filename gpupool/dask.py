@@ -26,7 +26,7 @@ from __future__ import annotations
 import inspect
 import operator
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
 from itertools import pairwise, product
@@ -44,13 +44,11 @@ from gpupool import arrays, opset
 from gpupool.dtypes import FLOAT64, DType
 from gpupool.dtypes import find as find_dtype
 from gpupool.errors import GpupoolTypeError, GpupoolValueError
-from gpupool.ops import FUNCTIONS
+from gpupool.ops import FUNCTIONS, Function
 from gpupool.oracle import rounded
 from gpupool.planned import PlannedCall
 from gpupool.problem import PoolProblem, RoiProblem, UnpoolProblem, contiguous, resolve
 from gpupool.window import Axis
-
-Function = Callable[..., Any]
 
 
 def _checked(name: str, array: Any) -> Any:

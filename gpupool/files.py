@@ -7,10 +7,11 @@ import secrets
 import shutil
 import warnings
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
+from gpupool.arrays import Array
 from gpupool.dtypes import BFLOAT16
 from gpupool.errors import GpupoolTypeError, GpupoolValueError
 
@@ -22,7 +23,7 @@ _MAGIC = b"\x93NUMPY"
 _BFLOAT16_IN_NPY = np.dtype("V2")  # the format has no name for it
 
 
-def read_array(path: Path, *, bfloat16: bool = False) -> np.ndarray[Any, Any]:
+def read_array(path: Path, *, bfloat16: bool = False) -> Array:
     """Return the array of a .npy file; nothing in the file is trusted and nothing unpickled.
 
     With ``bfloat16`` items of two nameless bytes, as which NumPy saves bfloat16, are read as such.
@@ -41,19 +42,19 @@ def read_array(path: Path, *, bfloat16: bool = False) -> np.ndarray[Any, Any]:
     return np.array(array)
 
 
-def _mapped(path: Path) -> np.ndarray[Any, Any]:
+def _mapped(path: Path) -> Array:
     """Map the file: this compares the header with the file's size before any memory is taken."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            array: np.ndarray[Any, Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+            array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
     except Exception as error:  # NumPy's parser lets many classes through for a hostile header
         reason = " ".join(str(error).split())
         raise GpupoolValueError(f"{path}: not a readable .npy file: {reason}") from error
     return array
 
 
-def write_array(file: BinaryIO, array: np.ndarray[Any, Any]) -> None:
+def write_array(file: BinaryIO, array: Array) -> None:
     """Write an array in .npy format."""
     with writing(file.name):
         np.lib.format.write_array(file, array, allow_pickle=False)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import Iterator, Sequence
 
-    Array = np.ndarray[Any, Any]
+    from gpupool.arrays import Array
 
 
 def arguments(parser: ArgumentParser) -> None:

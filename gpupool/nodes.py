@@ -18,10 +18,9 @@ from onnx import helper
 
 from gpupool import device
 from gpupool import opset as opsets
+from gpupool.arrays import Array
 from gpupool.errors import GpupoolError, GpupoolTypeError, GpupoolValueError
 from gpupool.ops import FUNCTIONS
-
-Array = np.ndarray[Any, Any]
 
 DOMAINS = ("", "ai.onnx")
 """The two spellings of ONNX's own domain."""

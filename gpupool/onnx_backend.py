@@ -16,6 +16,7 @@ from onnx.backend.base import Backend, BackendRep, namedtupledict
 
 from gpupool import device as devices
 from gpupool import model as models
+from gpupool.arrays import Array
 from gpupool.errors import GpupoolError, GpupoolValueError
 from gpupool.nodes import (
     DOMAINS,
@@ -28,7 +29,6 @@ from gpupool.nodes import (
 )
 from gpupool.opset import NEWEST, OPERATORS
 
-Array = np.ndarray[Any, Any]
 Step = Callable[..., tuple[Array, ...]]
 
 AROUND: dict[str, Callable[..., Any]] = {"Squeeze": np.squeeze, "Unsqueeze": np.expand_dims}

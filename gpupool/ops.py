@@ -17,8 +17,7 @@ from gpupool.errors import GpupoolValueError
 from gpupool.planned import PlannedCall, planned
 from gpupool.planner import specialised
 from gpupool.problem import check_addressable, resolve
-
-Ints = int | Sequence[int]
+from gpupool.validate import Ints
 
 
 def max_pool(
@@ -343,7 +342,9 @@ def roi_align(
     ).compute((x, rois, batch_indices), out)
 
 
-FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+Function = Callable[..., Any]
+
+FUNCTIONS: Mapping[str, Function] = {
     "MaxPool": max_pool,
     "AveragePool": average_pool,
     "LpPool": lp_pool,

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol
 import ml_dtypes
 import numpy as np
 
+from gpupool.arrays import Array
 from gpupool.bounds import at_least
 from gpupool.dtypes import BFLOAT16, DType, byte_sum_dtype
 from gpupool.problem import (
@@ -33,7 +34,6 @@ from gpupool.problem import (
 from gpupool.validate import INT64_MAX
 from gpupool.window import Axis, Window, taps_of
 
-Array = np.ndarray[Any, Any]
 Fields = tuple[Array, ...]
 
 BLOCK = 2**17

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from gpupool.arrays import Array
 from gpupool.dtypes import BFLOAT16
 from gpupool.problem import PoolProblem, resolve
 
-Array = np.ndarray[Any, Any]
 Outputs = tuple[Array, ...]
 
 OPSET = 21

@@ -10,10 +10,10 @@ import numpy as np
 from gpupool import arrays, validate
 from gpupool.dtypes import UINT8, find_float
 from gpupool.errors import GpupoolTypeError, GpupoolValueError
-from gpupool.ops import Ints
 from gpupool.planned import PlannedCall
 from gpupool.planner.preprocess import MAX_CHANNELS
 from gpupool.problem import PreprocessProblem
+from gpupool.validate import Ints
 
 LAYOUTS = ("NCHW", "NHWC")
 CHANNEL_ORDERS = ("RGB", "BGR")

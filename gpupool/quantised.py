@@ -8,7 +8,6 @@ arithmetic in float64, rounded once as ONNX's QuantizeLinear does: half to even,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,8 +16,7 @@ from gpupool import arrays, validate
 from gpupool.errors import GpupoolTypeError
 from gpupool.interchange import on_views
 from gpupool.ops import average_pool, global_average_pool, max_pool
-
-Ints = int | Sequence[int]
+from gpupool.validate import Ints
 
 
 def qlinear_average_pool(

@@ -21,6 +21,7 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper, utils
 
 from gpupool import model as models
+from gpupool.arrays import Array
 from gpupool.dtypes import BFLOAT16
 from gpupool.errors import GpupoolError, GpupoolValueError
 from gpupool.nodes import (
@@ -32,8 +33,6 @@ from gpupool.nodes import (
     label,
 )
 from gpupool.placement import on_gpu
-
-Array = np.ndarray[Any, Any]
 
 RANDOM = {"Bernoulli", "Dropout", "Multinomial"} | {
     f"Random{kind}{like}" for kind in ("Normal", "Uniform") for like in ("", "Like")

@@ -9,12 +9,11 @@ import ml_dtypes
 import numpy as np
 
 from gpupool import oracle
+from gpupool.arrays import Array
 from gpupool.bounds import SAMPLE_LEAST, of_mean, of_norm, of_samples
 from gpupool.dtypes import FLOAT64
 from gpupool.problem import PoolProblem, PreprocessProblem, Problem, RoiProblem, UnpoolProblem
 from gpupool.window import taps_of
-
-Array = np.ndarray[Any, Any]
 
 
 def exact(problem: Problem) -> bool:

@@ -16,7 +16,7 @@ torch's up to rounding, with these differences:
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -26,11 +26,9 @@ import gpupool
 from gpupool import validate
 from gpupool.errors import GpupoolTypeError, GpupoolValueError
 from gpupool.interchange import memory_format, refuse_derivatives, without_backward
+from gpupool.ops import Function
+from gpupool.validate import Ints
 from gpupool.window import out_shape, window
-
-Ints = int | Sequence[int]
-Function = Callable[..., Any]
-
 
 # The operators: any number of axes, every argument written out
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeGuard
 
 from gpupool.errors import GpupoolTypeError, GpupoolValueError
 
 INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1
+
+Ints = int | Sequence[int]
+"""One number for all axes, or one for each."""
 
 
 def counted(n: int, noun: str) -> str:

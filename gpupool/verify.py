@@ -17,6 +17,7 @@ import ml_dtypes
 import numpy as np
 
 from gpupool import device, opset, tolerance
+from gpupool.arrays import Array
 from gpupool.dtypes import DTYPES, find
 from gpupool.errors import GpupoolError
 from gpupool.ops import FUNCTIONS
@@ -25,7 +26,6 @@ from gpupool.placement import on_gpu
 from gpupool.problem import Problem, UnpoolProblem, laid_out, resolve
 from gpupool.window import AUTO_PADS
 
-Array = np.ndarray[Any, Any]
 Draw = np.random.Generator
 
 

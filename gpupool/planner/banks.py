@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from gpupool.arrays import Array
 from gpupool.planner.launches import WARP, round_up
 
 BANKS, WORD_BYTES = 32, 4
@@ -13,8 +12,6 @@ BANKS, WORD_BYTES = 32, 4
 
 NOWHERE = np.uint64(2**64 - 1)
 """Where lanes that take no part read."""
-
-Array = np.ndarray[Any, Any]
 
 
 def turns(addresses: Array, active: Array, width: int) -> Array:

@@ -16,8 +16,9 @@ from operator import attrgetter
 
 import numpy as np
 
+from gpupool.arrays import Array
 from gpupool.planner import rows
-from gpupool.planner.banks import WORD_BYTES, Array, mean_turns
+from gpupool.planner.banks import WORD_BYTES, mean_turns
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import (
     AHEAD,

@@ -18,7 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpupool.planner.banks import BANKS, WORD_BYTES, Array, mean_turns
+from gpupool.arrays import Array
+from gpupool.planner.banks import BANKS, WORD_BYTES, mean_turns
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import (
     AHEAD,
