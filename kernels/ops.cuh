@@ -30,15 +30,15 @@ struct Norm {
     unsigned least, accurate;
 };
 
-// An operator of values only; Index is what no kernel stores then.
-struct NoIndices {
+// What an operator is unless it says otherwise; Index is what no kernel stores then.
+struct OperatorDefaults {
     using Index = long long;
     static constexpr bool indices = false, rare = false, slow = false, repeats = false;
     static constexpr int flight = 4, powers = 0, paired_taps = 0;
     struct Doubts {};
 };
 
-template <class T> struct Max : NoIndices {
+template <class T> struct Max : OperatorDefaults {
     using Element = T;
     using Out = T;
     using Accumulator = typename ::Element<T>::Value;
@@ -64,15 +64,13 @@ template <class Value, class Code> struct Found {
 
 // MaxPool with Indices. A window starts on its first valid tap, so that all -inf names that one;
 // the kernel reads the element again where the code says. To is the type of Indices.
-template <class T, class Code, class To> struct ArgMax {
+template <class T, class Code, class To> struct ArgMax : OperatorDefaults {
     using Element = T;
     using Out = T;
     using Index = To;
     using Value = typename ::Element<T>::Value;
     using Accumulator = Found<Value, Code>;
-    static constexpr bool indices = true, counts = false, exact = true, pairs = false, rare = false;
-    static constexpr bool slow = false, repeats = false;
-    static constexpr int paired_taps = 0;
+    static constexpr bool indices = true, counts = false, exact = true, pairs = false;
 
     __device__ explicit ArgMax(const Norm&) {}
     __device__ Accumulator start() const { return {lowest<T>(), 0}; }
@@ -103,7 +101,7 @@ template <class T, class Code, class To> struct FirstMax : ArgMax<T, Code, To> {
 // half, how far its place is in front of the last one, so that the greater word is the first of equal
 // maxima. The kernel numbers places, by 32 bits at most, and reads the element again there. The last is that
 // of no tap.
-template <class T, class To, class Word> struct PlacedMax : NoIndices {
+template <class T, class To, class Word> struct PlacedMax : OperatorDefaults {
     using Element = T;
     using Out = T;
     using Index = To;
@@ -170,13 +168,13 @@ template <class T> struct ScaledSum : SecondLook<> {
     }
 };
 
-template <class T> struct Average : NoIndices {
+template <class T> struct Average : OperatorDefaults {
     using Element = T;
     using Out = T;
     using Accumulator = typename ::Element<T>::Value;
     static constexpr bool counts = true, pairs = false;
     static constexpr bool exact = ::Element<T>::half;
-    static constexpr int flight = exact ? NoIndices::flight : 2, powers = exact ? 0 : 1;
+    static constexpr int flight = exact ? OperatorDefaults::flight : 2, powers = exact ? 0 : 1;
 
     __device__ explicit Average(const Norm&) {}
     __device__ Accumulator start() const { return 0; }
@@ -206,7 +204,7 @@ template <class T> struct Average : NoIndices {
 };
 
 // The average of 8-bit integers: an exact sum, then one rounding to To, half to even.
-template <class T, class To, class Sum> struct IntegerAverage : NoIndices {
+template <class T, class To, class Sum> struct IntegerAverage : OperatorDefaults {
     using Element = T;
     using Out = To;
     using Accumulator = Sum;
@@ -317,7 +315,7 @@ template <int P, class Sum> struct RelativePowers : SecondLook<Sum> {
     }
 };
 
-template <class T, int P, class Sum> struct Lp : NoIndices {
+template <class T, int P, class Sum> struct Lp : OperatorDefaults {
     using Element = T;
     using Out = T;
     using Accumulator = Sum;
