@@ -689,25 +689,25 @@ template <class T> struct Halves<T, 1> {
 };
 
 // So many results of a row: whole parts, as they lie, which costs the compiler less time than a copy.
-template <int Load, class T, int Many>
+template <int Store, class T, int Many>
 __device__ inline void store_parts(const Pack<T, Many>& results, T* y, int many) {
-    using Part = Pack<T, Load>;
+    using Part = Pack<T, Store>;
 #pragma unroll
-    for (int v = 0; v < Many; v += Load)
+    for (int v = 0; v < Many; v += Store)
         if (v < many) *reinterpret_cast<Part*>(y + v) = reinterpret_cast<const Part&>(results.element[v]);
 }
 // One half of so many words.
-template <int Load, class T, int Many>
+template <int Store, class T, int Many>
 __device__ inline void store_halves(const Pack<unsigned, Many>& words, bool high, T* y, int many) {
 #pragma unroll
-    for (int v = 0; v < Many; v += Load) {
+    for (int v = 0; v < Many; v += Store) {
         if (v >= many) continue;
-        if constexpr (Load == 1) {
+        if constexpr (Store == 1) {
             y[v] = Halves<T>::element(words.element[v], high);
         } else {
-            Pack<unsigned, Load / 2> pairs;
+            Pack<unsigned, Store / 2> pairs;
 #pragma unroll
-            for (int i = 0; i < Load; i += 2)
+            for (int i = 0; i < Store; i += 2)
                 pairs.element[i / 2] = __byte_perm(words.element[v + i], words.element[v + i + 1],
                                                    high ? 0x7632 : 0x5410);
             Halves<T>::store(pairs, y + v);
@@ -716,17 +716,17 @@ __device__ inline void store_halves(const Pack<unsigned, Many>& words, bool high
 }
 
 // Both halves of so many words, which are neighbours.
-template <int Load, class T, int Many>
+template <int Store, class T, int Many>
 __device__ inline void store_pairs(const Pack<unsigned, Many>& words, T* y, int many) {
-    if constexpr (Load == 1) {
+    if constexpr (Store == 1) {
 #pragma unroll
         for (int v = 0; v < 2 * Many; ++v)
             if (v < many) y[v] = Halves<T>::element(words.element[v / 2], v % 2);
     } else {
 #pragma unroll
-        for (int v = 0; v < 2 * Many; v += Load)
+        for (int v = 0; v < 2 * Many; v += Store)
             if (v < many)
-                Halves<T>::store(reinterpret_cast<const Pack<unsigned, Load / 2>&>(words.element[v / 2]), y + v);
+                Halves<T>::store(reinterpret_cast<const Pack<unsigned, Store / 2>&>(words.element[v / 2]), y + v);
     }
 }
 
