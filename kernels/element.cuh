@@ -226,7 +226,7 @@ struct Share {
         rest = float((1 - double(below) * taps) / taps);
     }
 };
-// Whether a count is below a bound; no table is that long.
+// Whether a count is below a bound, as its type may tell: a constant then.
 template <int Bound, class Count> __device__ inline bool fewer_than(Count count) { return count < Bound; }
 template <int Bound, int Most> __device__ inline bool fewer_than(Few<Most> count) {
     return Most < Bound || count < Bound;
