@@ -22,7 +22,7 @@ struct Scalars : Tile<Op, Axes, Width, 32, 1, 0, Strided, ChannelsLast, Images> 
     using typename Base::Out;
     using typename Base::T;
     using Base::first_plane, Base::inner, Base::left, Base::merged, Base::op, Base::outer, Base::pitch;
-    using Base::reduced, Base::tiles, Base::top, Base::w;
+    using Base::reduced, Base::row_step, Base::tiles, Base::top, Base::w;
     using typename Base::Slices;
     using Tap = typename Held<Op>::Tap;
     static constexpr int flight = Axes == 2 ? Op::flight : 1;
@@ -193,17 +193,8 @@ struct Scalars : Tile<Op, Axes, Width, 32, 1, 0, Strided, ChannelsLast, Images> 
         const int rows = Base::rows_below(p, at.c, Base::stored_row().place, tiles.covered);
         return Strided && rows > 0 ? tiles.row_stride.quotient(rows + Base::apart() - 1) : rows;
     }
-    // Position in y of the first of them, and from one to the next.
-    __device__ int position(int p) const {
-        const int plane = first_plane + p, image = ChannelsLast ? w.channels.quotient(plane) : plane;
-        const int row = image * outer().out.divisor + Base::stored_row().output;
-        const int pixel = row * inner().out.divisor + stored_column().output;
-        if (!ChannelsLast) return pixel;
-        return (pixel - image) * w.channels.divisor + plane;
-    }
-    __device__ int row_step() const {
-        return inner().out.divisor * (ChannelsLast ? w.channels.divisor : 1);
-    }
+    // Position in y of the first of them.
+    __device__ int position(int p) const { return Base::position(p, 0, at.c); }
 
     __device__ typename Base::Stored stored_column() const {
         return Base::stored(tiles.column_stride, left + at.c);

@@ -147,6 +147,18 @@ struct Tile {
     }
     __device__ Stored stored_row() const { return stored(tiles.row_stride, top); }
     __device__ int apart() const { return Strided ? tiles.row_stride.divisor : 1; }
+    // Position in y of the first output of plane p that is stored from a row and a column of the tile on, and
+    // from one row to the next.
+    __device__ int position(int p, int row, int column) const {
+        const int plane = first_plane + p, image = ChannelsLast ? w.channels.quotient(plane) : plane;
+        const int first = image * outer().out.divisor + stored(tiles.row_stride, top + row).output;
+        const int pixel = first * inner().out.divisor + stored(tiles.column_stride, left + column).output;
+        if (!ChannelsLast) return pixel;
+        return (pixel - image) * w.channels.divisor + plane;
+    }
+    __device__ int row_step() const {
+        return inner().out.divisor * (ChannelsLast ? w.channels.divisor : 1);
+    }
 
     __device__ int counted_slices(int plane) const {
         if constexpr (Axes == 2) return 1;

@@ -27,7 +27,7 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Lies != 
     using typename Base::Out;
     using typename Base::T;
     using Base::first_plane, Base::inner, Base::left, Base::merged, Base::op, Base::outer, Base::pitch;
-    using Base::reduced, Base::tiles, Base::top, Base::w;
+    using Base::reduced, Base::row_step, Base::tiles, Base::top, Base::w;
     using typename Base::Slices;
     using Sums = Pack<Accumulator, Vector>;
     using Taps = Pack<typename Held<Op>::Tap, Vector>;
@@ -278,18 +278,8 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Lies != 
     __device__ int twin_rows() const {
         return rows_of(seat.p + planes_apart(), Base::dense(outer()) - rows_apart());
     }
-    // Position in y of the first of them, from one to the next, and from the first one to its twin.
-    __device__ int position(int p) const {
-        const int plane = first_plane + p, image = ChannelsLast ? w.channels.quotient(plane) : plane;
-        const int row = image * outer().out.divisor + top + seat.row;
-        const int pixel = row * inner().out.divisor + left + seat.c;
-        if (!ChannelsLast) return pixel;
-        return (pixel - image) * w.channels.divisor + plane;
-    }
-    __device__ int row_step() const {
-        return inner().out.divisor * (ChannelsLast ? w.channels.divisor : 1);
-    }
-
+    // Position in y of the first of them, and from there to that of its twin.
+    __device__ int position(int p) const { return Base::position(p, seat.row, seat.c); }
     __device__ int to_twin() const {
         if constexpr (Folded) return rows_apart() * row_step();
         else return position(seat.p + tiles.planes) - position(seat.p);
