@@ -34,7 +34,7 @@ template <class Op> struct Merged : Held<Op>::Type {
     typename Op::Doubts doubts;             // about this thread's sums
     bool lost = false, overflowed = false;  // any of them in the first pass
 
-    using Base::Base;
+    using Base::Base, Base::merge;
 
     // Whether a further pass may make sums certain.
     __device__ bool wanted(int pass) {
@@ -65,6 +65,24 @@ template <class Op> struct Merged : Held<Op>::Type {
             if constexpr (P == 2) return multiply_add(scaled, scaled, a);
             else return multiply_add(multiply(scaled, scaled), magnitude(scaled), a);
         }
+    }
+
+    // The same of many, side by side.
+    template <int Many> __device__ Pack<Accumulator, Many> nothing() const {
+        Pack<Accumulator, Many> all;
+#pragma unroll
+        for (int i = 0; i < Many; ++i) all.element[i] = this->start();
+        return all;
+    }
+    template <int Many>
+    __device__ void merge(Pack<Accumulator, Many>& a, const Pack<Accumulator, Many>& b) const {
+#pragma unroll
+        for (int i = 0; i < Many; ++i) a.element[i] = merge(a.element[i], b.element[i]);
+    }
+    template <class Tap, int Many>
+    __device__ void accumulate(Pack<Accumulator, Many>& a, const Pack<Tap, Many>& taps) const {
+#pragma unroll
+        for (int i = 0; i < Many; ++i) a.element[i] = accumulate(a.element[i], taps.element[i]);
     }
 
     __device__ void watch(Accumulator a) {

@@ -118,20 +118,6 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Lies != 
             *reinterpret_cast<Sums*>(to) = sums;
         }
     }
-    __device__ Sums nothing() const {
-        Sums sums;
-#pragma unroll
-        for (int v = 0; v < Vector; ++v) sums.element[v] = merged.start();
-        return sums;
-    }
-    __device__ void merge(Sums& a, const Sums& b) const {
-#pragma unroll
-        for (int v = 0; v < Vector; ++v) a.element[v] = merged.merge(a.element[v], b.element[v]);
-    }
-    __device__ void accumulate(Sums& a, const Taps& taps) const {
-#pragma unroll
-        for (int v = 0; v < Vector; ++v) a.element[v] = merged.accumulate(a.element[v], taps.element[v]);
-    }
 
     // Where words hold two, from the plane and the row of one to those of its twin.
     __device__ int planes_apart() const { return Folded ? 0 : tiles.planes; }
@@ -212,7 +198,7 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Lies != 
             for (int v = 0; v < Vector; ++v)
                 a.element[v] = add_byte<T>(a.element[v], own.part[v / Load], v % Load);
         } else {
-            accumulate(a, read(columns, row, offset, slice));
+            merged.accumulate(a, read(columns, row, offset, slice));
         }
     }
     // Merges what columns have in a row, which is so far from the first.
@@ -230,7 +216,7 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Lies != 
     // The windows that begin in rows run .. last - 1 of the input: what they have up to row next - 1.
     __device__ void begin_windows(const Columns& columns, Accumulator* to, int run, int last,
                                   int next) const {
-        Sums a = nothing();
+        Sums a = merged.template nothing<Vector>();
         to += (next - run) * pitch;
 #pragma unroll 1
         for (int row = next - 1, offset = columns.offset(row); row >= run; --row, offset -= columns.step) {
@@ -242,13 +228,13 @@ struct Vectors : Tile<Op, Axes, Width, Lanes, unit<Op>, Shift, Strided, Lies != 
 
     // What windows have from row next on: prefixes, the first of no row.
     __device__ void end_windows(const Columns& columns, Accumulator* to, int next, int end) const {
-        Sums a = nothing();
+        Sums a = merged.template nothing<Vector>();
 #pragma unroll 1
         for (int row = next, offset = columns.offset(row); row < end; ++row, offset += columns.step) {
             to += pitch;
             take(a, columns, row, offset);
             Sums sums = get(to);
-            merge(sums, a);
+            merged.merge(sums, a);
             put(to, sums);
         }
     }

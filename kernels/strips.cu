@@ -176,20 +176,6 @@ struct Strip {
         for (int v = 0; v < Vector; v += Unit)
             store_shared<16>(kept(row, v), reinterpret_cast<const unsigned*>(values.element + v));
     }
-    __device__ Values nothing() const {
-        Values values;
-#pragma unroll
-        for (int v = 0; v < Vector; ++v) values.element[v] = merged.start();
-        return values;
-    }
-    __device__ void merge(Values& a, const Values& b) const {
-#pragma unroll
-        for (int v = 0; v < Vector; ++v) a.element[v] = merged.merge(a.element[v], b.element[v]);
-    }
-    __device__ void accumulate(Values& a, const Values& taps) const {
-#pragma unroll
-        for (int v = 0; v < Vector; ++v) a.element[v] = merged.accumulate(a.element[v], taps.element[v]);
-    }
 
     // Of rows that are not there maxima read the nearest one, which is in all windows that they are in.
     __device__ Row read(int row) const {
@@ -245,7 +231,7 @@ struct Strip {
     __device__ void reduce_run(Values a) const {
 #pragma unroll 1
         for (int i = s.run - 1; i >= 0; --i) {
-            accumulate(a, get(i));
+            merged.accumulate(a, get(i));
             put(i, a);
         }
     }
@@ -257,7 +243,7 @@ struct Strip {
 #pragma unroll 1
         for (; i >= 0; --i) {
             const Row next = read(first + i - 1);
-            accumulate(a, values(row));
+            merged.accumulate(a, values(row));
             put(i, a);
             row = next;
         }
@@ -265,7 +251,7 @@ struct Strip {
     // The windows, if any, that begin in the run before row `next`, each of one row more of those from there
     // on. The first one has been read, and one behind the last is. Returns what they come to.
     __device__ Values end_windows(Row& row, int next, int end, bool any, bool again) {
-        Values a = nothing();
+        Values a = merged.template nothing<Vector>();
 #pragma unroll 1
         for (int i = 0; i < end - next; ++i) {
             const Row further = pinned(read(next + i + 1));
@@ -273,7 +259,7 @@ struct Strip {
             if (any) {
                 if (Stride == 1 || wait == 0) {
                     Values window = get(i);
-                    merge(window, a);
+                    merged.merge(window, a);
                     store(i, along(window), next + i - outer().kernel + outer().pad_begin, again);
                     wait = Stride > 1 ? s.stride.divisor : 0;
                 }
@@ -281,7 +267,7 @@ struct Strip {
             }
             const Values below = values(row);
             if (!Reread) put(i, below);
-            accumulate(a, below);
+            merged.accumulate(a, below);
             row = further;
         }
         return a;
@@ -294,7 +280,7 @@ struct Strip {
         const int end = next + s.run + least(s.height, rows - top);
         wait = Stride > 1 ? first * s.stride.divisor - top : 0;
         Row row = read(next);
-        Values following = nothing();
+        Values following = merged.template nothing<Vector>();
         bool any = false;
 #pragma unroll 1
         for (; next < end; next += s.run) {
