@@ -368,8 +368,8 @@ def plan(
     prints as the kernels it launches and is called as ``plan(x, out=...)``, max_unpool's and the
     RoI operators' with their other inputs after x. For measuring, ``kernel`` asks for "window",
     "specialised" (the same, the window compiled in), "rows", "rows_staged" (the same, of small
-    planes in shared memory), "separable_planes" (maxima of such planes, down their columns and then
-    along their rows), "plane", "plane_staged" (the same, of small planes in shared memory),
+    planes in shared memory), "separable_planes" (such planes down their columns and then along
+    their rows), "plane", "plane_staged" (the same, of small planes in shared memory),
     "channels", "strips", "separable_vectors" or "separable" instead of the fastest; on arrays that
     it does not serve, such as views of every second column, another one computes. Raises as the
     function would, and GpupoolValueError where that kernel does not serve C-contiguous arrays.

@@ -16,6 +16,26 @@ __device__ inline int counted(const Axis<int>& axis, int output) {
     return most(between(axis.count_begin, axis.count_end, axis, output), 1);
 }
 
+// One output again, tap by tap.
+template <class T> struct Again {
+    const Axis<int>&outer, &inner;
+    const T* plane;
+    int row, column;  // of the first tap
+
+    template <class Op> __device__ typename Op::Accumulator operator()(const Op& op) const {
+        auto a = op.start();
+        int r = row, c = column;
+#pragma unroll 1
+        for (int i = 0; i < outer.kernel * inner.kernel; ++i, ++c) {
+            if (c == column + inner.kernel) c = column, ++r;
+            if (!within(r, outer.size) || !within(c, inner.size)) continue;
+            a = op.merge(a, op.lift(value(plane[r * outer.step + c * inner.step]), i));
+        }
+        return a;
+    }
+    __device__ bool any(bool wanted) const { return wanted; }
+};
+
 // What shared memory holds: partial results, or two in a word.
 //
 // Where a sum of P-th powers overflows or loses small terms, the tile or strip is reduced again, with its taps

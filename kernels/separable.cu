@@ -211,28 +211,7 @@ struct Scalars : Tile<Op, Axes, Width, 32, 1, 0, Strided, ChannelsLast, Images> 
         else store_one(x, y, again);
     }
 
-    // One output again, tap by tap; operators that ask for it come with no third axis.
-    static_assert(!Op::slow || Axes == 2);
-    struct Again {
-        const Window<Axes, int>& w;
-        const T* plane;
-        int row, column;  // of the first tap
-
-        template <class Any> __device__ typename Any::Accumulator operator()(const Any& any) const {
-            auto a = any.start();
-            const Axis<int>&outer = w.axis[Axes - 2], &inner = w.axis[Axes - 1];
-            int r = row, c = column;
-#pragma unroll 1
-            for (int i = 0; i < outer.kernel * inner.kernel; ++i, ++c) {
-                if (c == column + inner.kernel) c = column, ++r;
-                if (!within(r, outer.size) || !within(c, inner.size)) continue;
-                a = any.merge(a, any.lift(value(plane[r * outer.step + c * inner.step]), i));
-            }
-            return a;
-        }
-        __device__ bool any(bool wanted) const { return wanted; }
-    };
-
+    static_assert(!Op::slow || Axes == 2, "outputs that are made again have no third axis");
     __device__ void store_one(const T* x, Out* y, int again) {
         const int rows = rows_of(at.p);
         if (rows <= 0) return;
@@ -256,7 +235,8 @@ struct Scalars : Tile<Op, Axes, Width, 32, 1, 0, Strided, ChannelsLast, Images> 
                 y[n] = merged.finish_any(*from, count);
                 merged.watch(*from);
                 if constexpr (Op::slow) {
-                    const Again traverse{w, input, row - outer().pad_begin, column - inner().pad_begin};
+                    const Again<T> traverse{outer(), inner(), input, row - outer().pad_begin,
+                                            column - inner().pad_begin};
                     if (!op.certain(*from)) y[n] = op.careful(traverse, count);
                 }
             }

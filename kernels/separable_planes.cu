@@ -1,19 +1,21 @@
-// Maxima in small planes that adjoin: down the columns, then along the rows.
+// Maxima and averages in small planes that adjoin: down the columns, then along the rows.
 //
 // A block has Planes planes of Height x Width. Each thread takes a column of a plane from memory and leaves in
-// shared memory what windows are down it; then a row of that, and gives what windows are along it. Of 16 or 8
-// bits it takes two at once, in words: columns that lie in words and then any two rows, or, of an odd number of
-// columns, those of two planes. Neighbouring windows share what they merge, so that the cost hardly depends on
-// the window. What lies over the edge is left out at compile time. In shared memory rows begin Pitch cells apart
-// and planes, or pairs of them, Layer, so that few threads meet in banks. Once all rows are read their Rows x
-// Columns results lie there one behind the other, and are copied by vectors: Back for each thread, or one more.
-// Spread: these lie as `spread` says. Whole: all blocks have Planes, whose results begin and end with vectors.
-// One block at least is to fit: where nothing is said some spill, to fit more.
+// shared memory what windows are down it; then a row of that, and gives what windows are along it. Of maxima of
+// 16 or 8 bits it takes two at once, in words: columns that lie in words and then any two rows, or, of an odd
+// number of columns, those of two planes. Neighbouring windows share what they merge, so that the cost hardly
+// depends on the window. What lies over the edge is left out at compile time. In shared memory rows begin Pitch
+// cells apart and planes, or pairs of them, Layer, so that few threads meet in banks. Once all rows are read their
+// Rows x Columns results lie there one behind the other, and are copied by vectors: Back for each thread, or one
+// more. Spread: these lie as `spread` says. Whole: all blocks have Planes, whose results begin and end with
+// vectors. One block at least is to fit: where nothing is said some spill, to fit more.
+//
+// Results of a row whose average may be none, for its sum overflowed, are made again once they lie in memory.
 // Counted cost in instructions per output of 5 x 5 and 13 x 13 in square planes of 10 to 28 rows, as many
-// outputs: of even sizes Half 6 to 9, bytes 7 to 10, float 9 to 13, double 24 to 30; of odd sizes Half 8 to 10,
-// bytes 8 to 12, float 11 to 15, double 24 to 29.
+// outputs: maxima of even sizes Half 6 to 9, bytes 7 to 13, float 9 to 13, double 22 to 30; of odd sizes Half 8 to
+// 11, bytes 8 to 13, float 11 to 14, double 24 to 28; averages Half 14 to 26, float 15 to 26, double 18 to 30.
+#include "merged.cuh"
 #include "staged.cuh"
-#include "window.cuh"
 
 // What the windows along a line are, the first one of which begins Pad before it. As many neighbours as may have
 // one cell in common share what is merged from there back to the first one's begin, and on to the last one's end.
@@ -43,9 +45,10 @@ __device__ inline void merge_line(const Op& op, const Cell (&line)[Size], Cell (
     }
 }
 
-// What lies in shared memory: maxima of elements, or in words those of two.
+// What lies in shared memory: maxima or sums of elements, or in words maxima of two.
 template <class Op> struct Cells {
     using T = typename Op::Element;
+    using Out = typename Op::Out;
     using Merged = typename Held<Op>::Type;
     using Cell = typename Merged::Accumulator;
     const Merged op;
@@ -59,7 +62,7 @@ template <class Op> struct Cells {
         } else if constexpr (Op::pairs) {
             return Halves<T>::beside(load(one), load(other));
         } else {
-            return op.lift(load(one), 0);
+            return op.lift(value(load(one)), 0);
         }
     }
     // Reads a line, Load cells at once; or one and an other, which hold neighbours, to words of one of each.
@@ -79,29 +82,85 @@ template <class Op> struct Cells {
             }
         }
     }
-    // Writes the results of a line, Store at once, or of two. Rows that are spread are two, four or eight vectors,
-    // so that the place in a row is of bits of its own.
-    template <int Store, bool Spread, int Size>
-    __device__ void write(const Cell (&windows)[Size], T* results, int one, int other) const {
-        constexpr unsigned width = 16 / sizeof(T);
+    // Writes the results of a line, or of two. Window c is divided by count(c).
+    template <int Store, bool Spread, int Size, class Count>
+    __device__ void write(const Cell (&windows)[Size], Out* results, int one, int other, Count count) const {
+        if constexpr (Store > 0) {
+            write_parts<Store, Spread>(windows, results, one, other, count);
+        } else {
+            write_anywhere<false>(windows, results + one, count);
+            if constexpr (Op::pairs) write_anywhere<true>(windows, results + other, count);
+        }
+    }
+    // Store at once. Rows that are spread are two, four or eight vectors, so that the place in a row is of bits of
+    // its own.
+    template <int Store, bool Spread, int Size, class Count>
+    __device__ void write_parts(const Cell (&windows)[Size], Out* results, int one, int other, Count count) const {
+        constexpr unsigned width = 16 / sizeof(Out);
         if (Spread) one = spread(one / width) * width, other = spread(other / width) * width;
         auto place = [&](int row, int c) { return results + (Spread ? row ^ c : row + c); };
 #pragma unroll
         for (int c = 0; c < Size; c += Store) {
             Pack<Cell, Store> part;
-            Pack<T, Store> single;
+            Pack<Out, Store> single;
             memcpy(&part, windows + c, sizeof part);
             if constexpr (Op::pairs) {
                 store_halves<Store>(part, false, place(one, c), Store);
                 store_halves<Store>(part, true, place(other, c), Store);
             } else {
 #pragma unroll
-                for (int i = 0; i < Store; ++i) single.element[i] = op.finish(part.element[i], 1);
-                *reinterpret_cast<Pack<T, Store>*>(place(one, c)) = single;
+                for (int i = 0; i < Store; ++i) single.element[i] = op.finish(part.element[i], count(c + i));
+                *reinterpret_cast<Pack<Out, Store>*>(place(one, c)) = single;
             }
         }
     }
+    // Those in one half of words, or all, wherever words begin in them.
+    template <bool High, int Size, class Count>
+    __device__ void write_anywhere(const Cell (&windows)[Size], Out* to, Count count) const {
+        constexpr int width = 4 / sizeof(Out), padded = (Size + width - 1) / width * width;
+        alignas(4) Out results[padded] = {};
+        if constexpr (Op::pairs) {
+            Cell cells[padded] = {};
+            memcpy(cells, windows, sizeof windows);
+#pragma unroll
+            for (int c = 0; c < Size; c += width)
+                store_halves<width>(reinterpret_cast<const Pack<Cell, width>&>(cells[c]), High, results + c, width);
+        } else {
+#pragma unroll
+            for (int c = 0; c < Size; ++c) results[c] = op.finish(windows[c], count(c));
+        }
+        store_anywhere<Size>(results, to);
+    }
 };
+
+// What the windows of a row of results are divided by.
+template <class Op, class Kernel, class Stride, int Pad, int Width> struct Counts {
+    const Axis<int>& along;
+    const int above;
+
+    __device__ Counts(const Window<2, int>& w, int row)
+        : along(w.axis[1]), above(Op::counts ? counted(w.axis[0], row * Stride::at(0)) : 1) {}
+
+    __device__ auto operator()(int column) const {
+        if constexpr (Op::counts) {
+            constexpr int K = Kernel::at(1);
+            const int output = column * Stride::at(1), begin = output - Pad;
+            const bool inside = begin >= 0 && begin + K <= Width;
+            return share_table<Kernel::at(0), K>.of[above][inside ? K : counted(along, output)];
+        } else {
+            return Exactly<1>();
+        }
+    }
+};
+
+// Whether any of them is not certain.
+template <class Op, int Many>
+__device__ inline bool doubtful(const Op& op, const typename Op::Accumulator (&sums)[Many]) {
+    typename Op::Doubt doubt = 0;
+#pragma unroll
+    for (int i = 0; i < Many; ++i) doubt = op.doubt(doubt, sums[i]);
+    return op.doubtful(doubt);
+}
 
 template <class Op, class Kernel, class Stride, int PadDown, int PadAlong, int Height, int Width, int Rows,
           int Columns, int Load, int Store, int Pitch, int Layer, bool Spread, int Planes, int Threads, int Back,
@@ -110,6 +169,7 @@ __global__ void __launch_bounds__(256, 1)
 separable_planes(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
                  const __grid_constant__ Window<Kernel::axes, int> w) {
     using T = typename Op::Element;
+    using Out = typename Op::Out;
     using Cell = typename Cells<Op>::Cell;
     // Planes, or else neighbours in a plane, that a thread takes in words.
     constexpr int many = Op::pairs ? 2 : 1, deep = Width % many ? 2 : 1, wide = many / deep;
@@ -119,8 +179,8 @@ separable_planes(const typename Op::Element* __restrict__ x, typename Op::Out* _
     const int first = blockIdx.x * Planes, i = threadIdx.x;
     const int here = Whole ? Planes : least<int>(w.channels.divisor - first, Planes);
     // Results of the block before in the vector that these begin in.
-    const int front = Whole ? 0 : static_cast<unsigned>(first) * results % (16 / sizeof(T));
-    T* const found = reinterpret_cast<T*>(shared) + front;
+    const int front = Whole ? 0 : static_cast<unsigned>(first) * results % (16 / sizeof(Out));
+    Out* const found = reinterpret_cast<Out*>(shared) + front;
     const int layers = (here + deep - 1) / deep;
     if (i < layers * columns) {
         const int layer = i / columns, column = i % columns, plane = layer * deep;
@@ -139,18 +199,33 @@ separable_planes(const typename Op::Element* __restrict__ x, typename Op::Out* _
     // last one has one twice.
     const int lines = layers * Rows, busy = (lines + wide - 1) / wide, other = i + (i + busy < lines ? busy : 0);
     Cell windows[Columns];
+    bool again = false;
     if (i < busy) {
         auto begin = [&](int line) { return cells + (line / Rows * Layer + line % Rows * Pitch); };
         Cell line[Width];
         of.template read<Load, wide == 2>(begin(i), begin(other), line);
         merge_line<Kernel::at(1), Stride::at(1), PadAlong>(of.op, line, windows);
+        if constexpr (!Op::exact) again = doubtful(of.op, windows);
     }
     __syncthreads();
-    if (i < busy) {
-        const int one = (i / Rows * deep * Rows + i % Rows) * Columns;
-        of.template write<Store, Spread>(windows, found, one, deep == 2 ? one + results : other * Columns);
+    const int one = (i / Rows * deep * Rows + i % Rows) * Columns;
+    const Counts<Op, Kernel, Stride, PadAlong, Width> counts(w, i % Rows);
+    if (i < busy)
+        of.template write<Store, Spread>(windows, found, one, deep == 2 ? one + results : other * Columns, counts);
+    Out* const to = y + static_cast<long long>(first) * results;
+    if constexpr (Whole) unstage<Out, Threads, Back, Spread>(found, to, here * results);
+    else unstage_anywhere<Out, Threads, Back, Spread>(found - front, to - front, front, front + here * results);
+    if constexpr (!Op::exact) {
+        __syncthreads();
+        if (again) {
+            const int row = i % Rows * Stride::at(0) - PadDown;
+            const T* const plane = x + static_cast<long long>(first + i / Rows) * size;
+#pragma unroll 1
+            for (int c = 0; c < Columns; ++c) {
+                if (finite(value(to[one + c]))) continue;
+                const Again<T> traverse{w.axis[0], w.axis[1], plane, row, c * Stride::at(1) - PadAlong};
+                to[one + c] = of.op.careful(traverse, counts(c));
+            }
+        }
     }
-    T* const to = y + static_cast<long long>(first) * results;
-    if constexpr (Whole) unstage<T, Threads, Back, Spread>(found, to, here * results);
-    else unstage_anywhere<T, Threads, Back, Spread>(found - front, to - front, front, front + here * results);
 }

@@ -132,3 +132,23 @@ template <int Bytes, class T> __device__ inline void load_anywhere(const Shared<
     for (int i = 0; i < words; ++i)
         word[i] = __byte_perm(found[i], found[least(i + 1, loads - 1)], selector);
 }
+
+// Writes elements that begin anywhere: by the words that are all theirs, and what is in front of the first one and
+// behind the last one singly.
+template <int Many, class T> __device__ inline void store_anywhere(const T* elements, T* to) {
+    constexpr int width = 4 / sizeof(T), words = Many / width;
+    static_assert(width > 1 && words > 0, "some words may be theirs");
+    const int front = -Shared<T>(to).address / int(sizeof(T)) & (width - 1);
+    const unsigned selector = 0x3210 + 0x1111 * (front * sizeof(T));
+    unsigned word[words + 1] = {};
+    memcpy(word, elements, sizeof(T) * Many);
+#pragma unroll
+    for (int i = 0; i < words; ++i)
+        if (i < words - 1 || front <= Many % width)
+            reinterpret_cast<unsigned*>(to + front)[i] = __byte_perm(word[i], word[i + 1], selector);
+#pragma unroll
+    for (int i = 0; i < width - 1; ++i) {
+        if (i < front) to[i] = elements[i];
+        if (i < ((Many - front) & (width - 1))) to[Many - 1 - i] = elements[Many - 1 - i];
+    }
+}

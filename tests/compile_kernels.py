@@ -197,7 +197,7 @@ STAGED = (
     ((3, 3, 3), 1, 1, 9), ((3, 3), 1, 1, 35), ((3, 3), 2, 1, 75),
 )  # fmt: skip
 """Windows, strides, pads and sizes of small planes, of which rows_staged.cu takes whole rows or
-parts of them, and separable_planes.cu maxima, of the last one by nearly the longest lines that
+parts of them, and separable_planes.cu columns, of the last one by nearly the longest lines that
 threads hold. In shared memory odd rows of narrow elements begin anywhere."""
 
 LONG_LINE = 32

@@ -1025,7 +1025,12 @@ def test_large_windows_apart_take_the_cheaper_kernel_channels_last() -> None:
 @pytest.mark.usefixtures("tools")
 @pytest.mark.parametrize(
     ("op", "dtype", "kernel"),
-    [("max", "float16", 16), ("average", "float16", 14), ("lp", "float32", 12)],
+    [
+        ("max", "float16", 16),
+        ("average", "float16", 12),
+        ("average", "uint8", 14),
+        ("lp", "float32", 12),
+    ],
 )
 def test_windows_apart_that_a_tile_takes_are_not_shared(op: str, dtype: str, kernel: int) -> None:
     fields = {"id": "apart", "op": op, "dtype": dtype, "kernel": kernel, "strides": kernel}
@@ -1217,6 +1222,21 @@ SEPARATED = [
             ("float16", (64, 256, 55, 55), {"kernel": 3, "strides": 2}),
             ("float16", (64, 256, 63, 63), {"kernel": 3, "pads": 1}),  # anywhere in vectors
             ("uint8", (64, 512, 31, 31), {"kernel": 7, "pads": 3}),
+        )
+    ),
+    *(
+        Case.from_json({"id": "sums", "op": "average", "dtype": dtype, "shape": shape} | window)
+        for dtype, shape, window in (
+            ("float64", (64, 512, 17, 17), {"kernel": 3, "pads": 1}),
+            ("float32", (64, 256, 35, 35), {"kernel": 3, "pads": 1}),
+            ("float16", (64, 256, 35, 35), {"kernel": 3, "pads": 1}),
+            (
+                "bfloat16",
+                (64, 512, 14, 14),
+                {"kernel": 5, "pads": 2, "flags": ["count_include_pad"]},
+            ),
+            ("float32", (64, 256, 55, 55), {"kernel": 3, "strides": 2}),
+            ("float16", (16, 256, 56, 56), {"kernel": 14, "strides": 14}),  # windows apart
         )
     ),
 ]

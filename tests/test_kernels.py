@@ -331,8 +331,8 @@ def adjoining_planes(case: Case) -> Case:
     return changed(case, strategies.offset(x, 0), plain)
 
 
-def maxima_of_small_planes(case: Case) -> Case:
-    """Return a maximum of planes that adjoin, whose taps do, too."""
+def small_planes(case: Case) -> Case:
+    """Return the values of planes that adjoin, whose taps do, too."""
     planes = adjoining_planes(case)
     plain = {"dilations": None, "return_indices": False, "storage_order": 0}
     return changed(planes, planes.arrays[0], plain)
@@ -390,7 +390,7 @@ def of_one_window(spatial: tuple[int, ...]) -> dict[str, Any]:
 MAKE: dict[str, Callable[[Case], Case]] = {
     "channels": whole_images,
     "rows_staged": adjoining_planes,
-    "separable_planes": maxima_of_small_planes,
+    "separable_planes": small_planes,
     "plane_staged": whole_planes,
     "plane_parts": long_planes,
     "channels_parts": long_images,
@@ -887,35 +887,37 @@ def test_rows_of_staged_planes_equal_the_oracle(function, dtype):
         assert_configuration_right(configuration, build="checked")
 
 
-def columns_and_rows(dtype: str) -> list[Configuration]:
-    """Maxima in whole blocks and others, of windows over every edge and apart.
+def columns_and_rows(dtype: str, function: str = "max_pool") -> list[Configuration]:
+    """Calls in whole blocks and others, of windows over every edge and apart.
 
     Results of blocks begin and end with vectors, or anywhere. Columns, rows of results and columns
     of them are of odd numbers, too, and so are the planes of the last block. Results are fewer than
     elements, as many or more, and spread in some.
     """
     found = []
-    for shape, window in (
-        ((1, 40, 20, 20), {"kernel_shape": 13, "pads": 6}),
-        ((3, 32, 12, 8), {"kernel_shape": (5, 3), "strides": (2, 1), "pads": (2, 1, 2, 0)}),
-        ((5, 16, 9, 14), {"kernel_shape": (4, 2), "strides": (1, 3), "pads": (3, 0, 0, 1)}),
-        ((2, 48, 6, 8), {"kernel_shape": (9, 13), "pads": (4, 6, 4, 6)}),
-        ((3, 24, 11, 16), {"kernel_shape": 3, "strides": 2, "ceil_mode": True}),
-        ((1, 43, 10, 10), {"kernel_shape": (2, 5), "pads": (1, 2, 0, 1)}),
-        ((1, 43, 13, 13), {"kernel_shape": 5, "pads": 2}),
-        ((2, 32, 8, 9), {"kernel_shape": (3, 2), "strides": 2, "pads": (1, 0, 0, 0)}),
-        ((1, 45, 5, 32), {"kernel_shape": (2, 3), "pads": (1, 1, 1, 1)}),
-        ((1, 47, 5, 8), {"kernel_shape": (2, 9), "pads": (0, 4, 1, 4)}),
-        ((1, 5, 7, 79), {"kernel_shape": 3, "strides": 2}),
+    for number, (shape, window) in enumerate(
+        (
+            ((1, 40, 20, 20), {"kernel_shape": 13, "pads": 6}),
+            ((3, 32, 12, 8), {"kernel_shape": (5, 3), "strides": (2, 1), "pads": (2, 1, 2, 0)}),
+            ((5, 16, 9, 14), {"kernel_shape": (4, 2), "strides": (1, 3), "pads": (3, 0, 0, 1)}),
+            ((2, 48, 6, 8), {"kernel_shape": (9, 13), "pads": (4, 6, 4, 6)}),
+            ((3, 24, 11, 16), {"kernel_shape": 3, "strides": 2, "ceil_mode": True}),
+            ((1, 43, 10, 10), {"kernel_shape": (2, 5), "pads": (1, 2, 0, 1)}),
+            ((1, 43, 13, 13), {"kernel_shape": 5, "pads": 2}),
+            ((2, 32, 8, 9), {"kernel_shape": (3, 2), "strides": 2, "pads": (1, 0, 0, 0)}),
+            ((1, 45, 5, 32), {"kernel_shape": (2, 3), "pads": (1, 1, 1, 1)}),
+            ((1, 47, 5, 8), {"kernel_shape": (2, 9), "pads": (0, 4, 1, 4)}),
+            ((1, 5, 7, 79), {"kernel_shape": 3, "strides": 2}),
+        )
     ):
-        case = Case("max_pool", (with_a_few_nan(dtype, shape),), window)
+        counted = {"count_include_pad": number % 2 == 1} if function == "average_pool" else {}
+        case = Case(function, (with_a_few_nan(dtype, shape),), window | counted)
         found.append(Configuration(case, "separable_planes"))
     return found
 
 
-@pytest.mark.parametrize("dtype", [dtype.name for dtype in DTYPES])
-def test_columns_and_rows_of_small_planes_equal_the_oracle(dtype):
-    found = columns_and_rows(dtype)
+def judge_columns_and_rows(found: list[Configuration]) -> list[tuple[str, ...]]:
+    """Return the template arguments of calls that are all right, in blocks of each kind."""
     launches = compile_ahead(found, build="checked")
     templates = [launch.template for launch in launches if launch.kernel == "separable_planes"]
     assert len(templates) == len(found), launches
@@ -926,11 +928,43 @@ def test_columns_and_rows_of_small_planes_equal_the_oracle(dtype):
         )
     assert {template[13] for template in templates} == {"false", "true"}, "spread or not"
     assert any(int(template[7]) > int(template[5]) for template in templates), "more results"
-    item = strategies.dtype_of(dtype).itemsize
+    item = found[0].case.arrays[0].itemsize
     results = [math.prod(int(template[i]) for i in (7, 8, 14)) * item for template in templates]
     assert {size % 16 == 0 for size in results} == {False, True}, "results begin anywhere"
+    assert ("0" in {template[10] for template in templates}) == (item < 4), "and words in rows"
     for configuration in found:
         assert_configuration_right(configuration, build="checked")
+    return templates
+
+
+@pytest.mark.parametrize("dtype", [dtype.name for dtype in DTYPES])
+def test_columns_and_rows_of_small_planes_equal_the_oracle(dtype):
+    judge_columns_and_rows(columns_and_rows(dtype))
+
+
+@pytest.mark.parametrize("dtype", [dtype.name for dtype in DTYPES if dtype.is_float])
+def test_averages_by_columns_and_rows_equal_the_oracle(dtype):
+    judge_columns_and_rows(columns_and_rows(dtype, "average_pool"))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # overflow of the oracle's conversions
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+def test_averages_by_columns_and_rows_are_looked_at_again(dtype):
+    """Some of a row overflow, beside sums of numbers too small to be divided by anything."""
+    real = strategies.dtype_of(dtype)
+    info = ml_dtypes.finfo(real)
+    greatest, least = float(info.max), float(info.smallest_subnormal)
+    rng = np.random.default_rng(0)
+    x = rng.choice([greatest, -greatest, least, 3 * least, 0, 1], (1, 43, 13, 14))
+    x[rng.random(x.shape) < 0.01] = np.inf
+    window = {"kernel_shape": (2, 3), "pads": (1, 1, 0, 1)}
+    one = Configuration(Case("average_pool", (x.astype(real),), window), "separable_planes")
+    assert [launch.kernel for launch in one.launches] == ["separable_planes"]
+    with np.errstate(over="ignore"):
+        sums = np.lib.stride_tricks.sliding_window_view(x, (2, 3), (2, 3)).sum((-2, -1))
+    again = ~np.isfinite(sums)
+    assert (again.any(-1) & ~again.all(-1)).any()
+    assert_configuration_right(one, build="checked")
 
 
 MERGES = """

@@ -404,7 +404,7 @@ def test_odd_rows_are_read_from_shared_memory_as_a_whole_and_written_there(
     ("op", "spatial", "window"),
     [
         ("max", (12, 12), {"kernel_shape": 3, "pads": 1}),
-        ("average", (21, 23), {"kernel_shape": 10, "strides": 2}),  # a long kernel, clearly less
+        ("lp", (21, 23), {"kernel_shape": 9, "strides": 2}),  # a long kernel, clearly less
     ],
 )
 def test_staged_rows_that_are_asked_for_are_those_that_are_chosen(
@@ -702,7 +702,7 @@ def test_tiles_whose_codes_tell_lines_by_their_order_are_not_mirrored() -> None:
 @pytest.mark.parametrize(
     ("op", "dtype", "size", "window"),
     [
-        ("average", "float16", 35, {"kernel_shape": 3, "pads": 1}),
+        ("lp", "float16", 35, {"kernel_shape": 3, "pads": 1}),
         ("average", "int8", 35, {"kernel_shape": 3, "pads": 1}),
         ("max", "int8", 71, {"kernel_shape": 3, "strides": 2}),
     ],
@@ -755,9 +755,9 @@ def test_a_long_kernel_of_staged_planes_costs_clearly_less_than_a_short_one() ->
         assert rows_staged.cheapest(problem, geometry, 16) == short
 
 
-def separated(dtype: str, spatial: tuple[int, ...], **window: Any) -> Separated:
+def separated(dtype: str, spatial: tuple[int, ...], op: str = "max", **window: Any) -> Separated:
     """What takes columns, then rows, of 64 x 512 such planes."""
-    problem = resolve("max", (64, 512, *spatial), dtype, **window)
+    problem = resolve(op, (64, 512, *spatial), dtype, **window)
     way = separable_planes.cheapest(problem, Geometry.of(problem, contiguous(problem.shape)), 16)
     assert way is not None
     return way
@@ -790,13 +790,13 @@ def separated(dtype: str, spatial: tuple[int, ...], **window: Any) -> Separated:
             "float16",
             (13, 13),
             {"kernel_shape": 13, "pads": 6},
-            "6 6 13 13 13 13 1 1 13 169 false 32 208 3",
+            "6 6 13 13 13 13 1 0 13 169 false 32 208 3",
         ),
         (
             "int8",
             (14, 10),
             {"kernel_shape": 7, "pads": 3},
-            "3 3 14 10 14 10 1 2 5 70 false 32 224 1",
+            "3 3 14 10 14 10 1 0 5 70 false 32 224 1",
         ),
         # Rows of results that are two vectors, or four, would meet in banks.
         (
@@ -864,7 +864,9 @@ def test_rows_are_staged_where_columns_do_not_cost_nearly_as_little(
 
 NO_COLUMNS: dict[str, tuple[Any, ...]] = {
     "Indices": ("max", "float32", (64, 512, 20, 20), {"return_indices": True}),
-    "sums": ("average", "float32", (64, 512, 20, 20), {}),
+    "averages of bytes": ("average", "uint8", (64, 512, 20, 20), {}),
+    "norms": ("lp", "float32", (64, 512, 20, 20), {}),
+    "averages of many taps": ("average", "float32", (64, 512, 20, 20), {"kernel_shape": 17}),
     "dilated windows": (
         "max",
         "float32",
@@ -886,11 +888,12 @@ NO_COLUMNS: dict[str, tuple[Any, ...]] = {
 @pytest.mark.parametrize("why", NO_COLUMNS)
 def test_other_planes_are_not_taken_by_columns(why: str) -> None:
     reduction, dtype, shape, more = NO_COLUMNS[why]
-    problem = resolve(reduction, shape, dtype, kernel_shape=13, **more)
+    window = {"kernel_shape": 13} | more
+    problem = resolve(reduction, shape, dtype, **window)
     geometry = Geometry.of(problem, contiguous(shape))
     assert separable_planes.cheapest(problem, geometry, 16) is None
     with pytest.raises(GpupoolValueError, match="does not serve"):
-        gpupool.plan(reduction, shape, dtype, kernel="separable_planes", kernel_shape=13, **more)
+        gpupool.plan(reduction, shape, dtype, kernel="separable_planes", **window)
 
 
 @pytest.mark.parametrize(
@@ -984,6 +987,8 @@ def test_past_the_cap_of_sizes_no_columns_are_taken() -> None:
         ("int8", (10, 12), {"kernel_shape": 9, "pads": 4}),
         ("float16", (13, 13), {"kernel_shape": 13, "pads": 6}),
         ("uint8", (8, 13), {"kernel_shape": (5, 7), "strides": (2, 1), "pads": (2, 3, 1, 2)}),
+        ("float16", (13, 17), {"op": "average", "kernel_shape": 3, "pads": 1}),
+        ("float64", (9, 12), {"op": "average", "kernel_shape": 3, "strides": 2}),
     ],
 )
 def test_turns_of_columns_and_rows_count_as_threads_of_the_kernel_read_and_write(
@@ -992,7 +997,7 @@ def test_turns_of_columns_and_rows_count_as_threads_of_the_kernel_read_and_write
     """Of every number of planes, however these lie; of an odd number of rows as of one more."""
     cheapest = separated(dtype, spatial, **window)
     (rows, elements), item = cheapest.problem.outputs[0].shape[2:], cheapest.problem.dtype.itemsize
-    many, cell = (2, 4) if item < 4 else (1, item)
+    many, cell = (2 if item < 4 and window.get("op") != "average" else 1), max(item, 4)
     deep = 2 if spatial[1] % many else 1
     wide = many // deep
     columns = spatial[1] // wide
@@ -1012,13 +1017,15 @@ def test_turns_of_columns_and_rows_count_as_threads_of_the_kernel_read_and_write
             for first in range(0, columns, load):
                 places = [at * layer + row * pitch + first for at, row in lines]
                 turns += turns_of_warps(places, cell, load * cell)
-            for other, first in product(range(deep), range(0, elements, store)):
-                places = [
-                    ((at * deep + other) * rows + row) * elements + first for at, row in lines
-                ]
-                if way.spread:
-                    places = [spread(place * item // 16) * 16 // item for place in places]
-                turns += turns_of_warps(places, item, store * item)
+            for other in range(deep):
+                begins = [((at * deep + other) * rows + row) * elements for at, row in lines]
+                if store == 0:
+                    turns += turns_of_words(begins, elements, item)
+                for first in range(0, elements, store) if store else ():
+                    places = [place + first for place in begins]
+                    if way.spread:
+                        places = [spread(place * item // 16) * 16 // item for place in places]
+                    turns += turns_of_warps(places, item, store * item)
         assert way.turns == pytest.approx(turns * 64 * 512 / way.planes), way
 
 
@@ -1033,11 +1040,31 @@ def turns_of_warps(places: Sequence[int], itemsize: int, width: int) -> int:
     return sum(most_of_a_bank([place * itemsize for place in warp], width) for warp in warps)
 
 
+def turns_of_words(begins: Sequence[int], elements: int, item: int) -> int:
+    """Turns of rows of results that begin anywhere, each of singles and of whole words."""
+    width, turns = 4 // item, 0
+    for i in range(0, len(begins), WARP):
+        words: dict[int, list[int]] = {}
+        singles: dict[tuple[str, int], list[int]] = {}
+        for begin in begins[i : i + WARP]:
+            end, first = begin + elements, -(-begin // width) * width
+            last = end // width * width
+            for place in range(begin, first):
+                singles.setdefault(("front", place - begin), []).append(place * item)
+            for place in range(first, last, width):
+                words.setdefault(place - first, []).append(place * item)
+            for place in range(last, end):
+                singles.setdefault(("behind", place - end), []).append(place * item)
+        for width_of, stores in ((4, words.values()), (item, singles.values())):
+            turns += sum(most_of_a_bank(places, width_of) for places in stores)
+    return turns
+
+
 def test_what_columns_and_rows_cost_counts_as_by_hand() -> None:
     """Maxima of 3 x 3, two apart, of 64 x 512 planes of 8 x 8 floats: 4 rows of one vector each."""
     way = separated("float32", (8, 8), kernel_shape=3, strides=2, pads=1)
     assert (way.planes, way.threads, way.lines) == (8, 64, (64, 32))
-    access, _, merge = separable_planes.COSTS["float32"]
+    access, _, merge, _ = separable_planes.COSTS["float32"]
     # Two windows, of rows 0, 1 and 1 to 3, and two, of 3 to 5 and 5 to 7, share a row: 0 with 1, 2
     # with 3, and both are merged; 4 and 3 with 5, 6 with 7, and both.
     column = 12 * access + 7 * merge
@@ -1064,23 +1091,47 @@ def test_what_columns_and_rows_cost_counts_as_by_hand() -> None:
     ("dtype", "columns", "accesses", "words"),
     [
         # Down 8 rows and their 6 results; along 4 words and 6 results of each of two rows, by four
-        # and by two, or along 9 and 7 of two planes, one by one.
+        # and by two, or along 9 and the words that 7 of two planes have.
         ("float16", 8, (8 + 6, 2 * (4 / 4 + 6 / 2)), (0, 8 + 6)),
-        ("uint8", 8, (8 + 6, 2 * (4 / 4 + 6 / 2)), (8, 8 + 6)),
-        ("float16", 9, (2 * 8 + 6, 9 + 2 * 7), (8, 7)),
-        ("int8", 9, (2 * 8 + 6, 9 + 2 * 7), (8, 7)),
+        ("float16", 9, (2 * 8 + 6, 9 + 2 * 3), (8, 7)),
+        ("int8", 9, (2 * 8 + 6, 9 + 2 * 1), (8, 7)),
     ],
 )
 def test_words_of_two_elements_are_made_and_taken_apart(
     dtype: str, columns: int, accesses: tuple[float, float], words: tuple[int, int]
 ) -> None:
     way = separated(dtype, (8, columns), kernel_shape=3)
-    access, word, merge = separable_planes.COSTS[dtype]
-    for found, accessed, made, axis in zip(
-        way._of_lines, accesses, words, way.problem.window, strict=True
+    access, word, merge, result = separable_planes.COSTS[dtype]
+    assert word == result  # of which there are two in each
+    anywhere = 0.0
+    if columns % 2:
+        singles, whole = {"float16": (2, 3), "int8": (6, 1)}[dtype]
+        of_single = separable_planes.SINGLE * singles
+        anywhere = 2 * (separable_planes.ANYWHERE + of_single + whole)
+    for found, accessed, made, axis, more in zip(
+        way._of_lines, accesses, words, way.problem.window, (0, anywhere), strict=True
     ):
         merged = merge * separable_planes.merges(axis)
-        assert found == pytest.approx(access * accessed + word * made + merged)
+        assert found == pytest.approx(access * accessed + word * made + merged + more)
+
+
+def test_averages_cost_sums_and_divisions_as_by_hand() -> None:
+    """Of 3 x 3 in 9 x 9 planes of float16: 13 sums and 9 quotients of each line, two over edges."""
+    way = separated("float16", (9, 9), "average", kernel_shape=3, pads=1)
+    access, lift, merge, result = separable_planes.SUM_COSTS["float16"]
+    column, row = way._of_lines
+    assert column == pytest.approx((access + lift) * 9 + access * 9 + 13 * merge)
+    stores = separable_planes.ANYWHERE + 2 * separable_planes.SINGLE + 4 * (access + 1)
+    divided = separable_planes.AVERAGES + 9 * result + 2 * separable_planes.PARTIAL
+    assert row == pytest.approx(9 * access + 13 * merge + stores + divided)
+    again = separated("float32", (9, 9), "average", kernel_shape=3, pads=1)
+    access, lift, merge, result = separable_planes.SUM_COSTS["float32"]
+    column, row = again._of_lines
+    assert column == pytest.approx((2 * access + lift) * 9 + 13 * merge)
+    divided += separable_planes.DOUBTS + 9 * (result - separable_planes.SUM_COSTS["float16"].result)
+    assert row == pytest.approx(18 * access + 13 * merge + divided)
+    code = separable_planes.CODE + separable_planes.AGAIN_CODE + separable_planes.SETUP
+    assert again.code == pytest.approx(code + column + row)
 
 
 @pytest.mark.parametrize(

@@ -223,12 +223,22 @@ def means_of_small_planes() -> Any:
     return emulator.average_pool(floats(3, 16, 7, 7), 3, pads=1)
 
 
+def means_of_great_and_small() -> Any:
+    """Of numbers whose sums overflow, beside some that no division may make smaller."""
+    x = np.tile([np.finfo(np.float64).max] * 4 + [5e-324] * 4, (1, 43, 7, 1))
+    return emulator.average_pool(x, 3)
+
+
 def bytes_of_small_planes() -> Any:
     return emulator.max_pool(floats(1, 33, 7, 7).astype(np.int8), 3, pads=1)
 
 
 def bytes_of_an_odd_plane() -> Any:
     return emulator.max_pool(floats(1, 33, 7, 7).astype(np.uint8), 3, pads=1)
+
+
+def bytes_of_longer_rows() -> Any:
+    return emulator.max_pool(floats(1, 33, 5, 13).astype(np.uint8), 3, pads=1)
 
 
 def bytes_of_odd_rows() -> Any:
@@ -446,7 +456,7 @@ BUGS = {
         RACE + "shared memory|which nobody wrote", pool(3, 16, 7, 7, pads=1), "separable_planes",
     ),
     "results over rows that are still read": Planted(
-        "separable_planes.cu", "    __syncthreads();\n    if (i < busy)", "    if (i < busy)",
+        "separable_planes.cu", "    __syncthreads();\n    const int one", "    const int one",
         RACE + "shared memory", pool(3, 16, 7, 7), "separable_planes",
     ),
     "columns of planes past the last one": Planted(
@@ -481,6 +491,38 @@ BUGS = {
     "results not where they are spread": Planted(
         "separable_planes.cu", "if (Spread) one", "if (false) one", None,
         pool(1, 48, 7, 8, pads=1), "separable_planes",
+    ),
+    "words of the row behind": Planted(
+        "staged.cuh", "i < words - 1 || front <= Many % width", "true",
+        RACE + "shared memory|" + OUTSIDE, bytes_of_longer_rows, "separable_planes",
+    ),
+    "results in front of the first whole word": Planted(
+        "staged.cuh", "if (i < front) to[i]", "if (false) to[i]", None,
+        bytes_of_an_odd_plane, "separable_planes",
+    ),
+    "results behind the last whole word": Planted(
+        "staged.cuh", "if (i < ((Many - front) & (width - 1))) to", "if (false) to", None,
+        bytes_of_an_odd_plane, "separable_planes",
+    ),
+    "words not shifted to where rows begin": Planted(
+        "staged.cuh", "0x3210 + 0x1111 * (front * sizeof(T))", "0x3210", None,
+        bytes_of_an_odd_plane, "separable_planes",
+    ),
+    "averages that nobody looks at again": Planted(
+        "separable_planes.cu", "again = doubtful(of.op, windows)", "again = false", None,
+        means_of_great_and_small, "separable_planes",
+    ),
+    "averages looked at again before they lie in memory": Planted(
+        "separable_planes.cu", "        __syncthreads();\n        if (again)", "        if (again)",
+        RACE + "global", means_of_great_and_small, "separable_planes",
+    ),
+    "certain averages made again": Planted(
+        "separable_planes.cu", "if (finite(value(to[one + c]))) continue;", "", None,
+        means_of_great_and_small, "separable_planes",
+    ),
+    "windows over an edge divided by all taps": Planted(
+        "separable_planes.cu", "inside ? K : counted(along, output)", "K", None,
+        means_of_small_planes, "separable_planes",
     ),
     "nearest rows past a plane in shared memory": Planted(
         "rows.cuh", "nearest || (Staged && steps && !Inside)", "nearest",

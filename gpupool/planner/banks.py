@@ -13,6 +13,9 @@ BANKS, WORD_BYTES = 32, 4
 NOWHERE = np.uint64(2**64 - 1)
 """Where lanes that take no part read."""
 
+ALL = np.array(True)
+"""Of the threads all."""
+
 
 def turns(addresses: Array, active: Array, width: int) -> Array:
     """Return the turns of each warp, whose lanes read or write ``width`` bytes, if they are active.
@@ -45,10 +48,10 @@ def first(ordered: Array) -> Array:
     return found
 
 
-def mean_turns(places: Array, width: int) -> float:
-    """Return the turns of a warp, in the mean, whose threads read or write at such places."""
+def mean_turns(places: Array, width: int, active: Array = ALL) -> float:
+    """Return the turns of a warp, in the mean, whose active threads read or write there."""
     threads = places.shape[-1]
     lanes = np.arange(round_up(threads, WARP)).reshape(-1, WARP)
-    at = places[..., np.minimum(lanes, threads - 1)].reshape(-1, WARP)
-    there = np.resize(lanes < threads, at.shape)
-    return float(turns(at, there, width).mean())
+    of_lanes = ..., np.minimum(lanes, threads - 1)
+    there = np.broadcast_to(active, places.shape)[of_lanes] & (lanes < threads)
+    return float(turns(places[of_lanes].reshape(-1, WARP), there.reshape(-1, WARP), width).mean())

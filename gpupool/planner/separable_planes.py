@@ -1,9 +1,9 @@
-"""separable_planes.cu: which small planes take maxima down their columns, then along their rows.
+"""separable_planes.cu: which small planes are reduced down their columns, then along their rows.
 
 A thread takes a column from memory, leaves what windows are down it in shared memory, and then
-takes a row of that. Of narrow elements it takes two at once, in words: columns that adjoin and then
-two rows, or, where columns are of an odd number, those of two planes. What it costs hardly depends
-on the window.
+takes a row of that. Of maxima of narrow elements it takes two at once, in words: columns that
+adjoin and then two rows, or, where columns are of an odd number, those of two planes. What it costs
+hardly depends on the window.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from gpupool.planner.launches import (
 )
 from gpupool.planner.parameters import (
     boolean,
+    exact,
     kernel_sizes,
     operator,
     pairs,
@@ -62,28 +63,51 @@ anywhere in a vector, and those of each vector of results that it copies."""
 
 
 class _Cost(NamedTuple):
-    """Those of an access, of a word that is made of two elements or taken apart, and of a merge."""
+    """Those of an access, of a word that is made of two elements or taken apart, and of a merge.
+
+    A sum's word is made of one element; a result takes it apart and, of a sum, divides it.
+    """
 
     access: float
     word: float
     merge: float
+    result: float
 
 
 COSTS = {
-    "float64": _Cost(0.8, 0, 3.9),
-    "float32": _Cost(1.0, 0, 0.9),
-    "float16": _Cost(0.9, 1.4, 0.8),
-    "bfloat16": _Cost(0.9, 1.4, 0.8),
-    "int8": _Cost(1.9, 1.1, 0.75),
-    "uint8": _Cost(0.9, 1.35, 0.95),
+    "float64": _Cost(0.8, 0, 3.9, 0),
+    "float32": _Cost(1.0, 0, 0.9, 0),
+    "float16": _Cost(0.9, 1.4, 0.8, 1.4),
+    "bfloat16": _Cost(0.9, 1.4, 0.8, 1.4),
+    "int8": _Cost(1.9, 1.1, 0.75, 1.1),
+    "uint8": _Cost(0.9, 1.35, 0.95, 1.35),
 }
 """By the dtype of the elements of lines."""
+
+SUM_COSTS = {
+    "float64": _Cost(1.0, 0, 1.25, 3.0),
+    "float32": _Cost(1.0, 0, 1.0, 3.6),
+    "float16": _Cost(1.0, 0.9, 0.85, 3.3),
+    "bfloat16": _Cost(0.9, 1.1, 1.0, 4.9),
+}
+"""The same of averages."""
+
+AVERAGES, DOUBTS, PARTIAL = 12, 13, 7
+"""Instructions of a row of averages, and more where some may be looked at again, and for each
+window that lies over an edge."""
+
+MOST_SHARES = 256
+"""Taps of an average, at most: a table of more divisors would take the compiler longer."""
 
 SPREAD = 7
 """Those of a store of results that are spread."""
 
-CODE = 45
-"""Those that take to compile as long as the copies."""
+ANYWHERE, SINGLE = 9.5, 3.8
+"""Those of a line of results that begins anywhere, and of each that may be in front of its first
+whole word or behind its last one."""
+
+CODE, AGAIN_CODE = 45, 125
+"""Those that take to compile as long as the copies, and as what looks at results again."""
 
 LINE, BESIDE = 160, 14
 """Registers of the line that a thread holds, at most, for with more some cards spill, and those
@@ -121,10 +145,20 @@ def _laid_out(way: Separated, most: float) -> Separated | None:
 
 
 def serves(problem: PoolProblem, geometry: Geometry) -> bool:
-    """Whether these are maxima of planes that adjoin, and taps do, some of them in the plane."""
-    if problem.reduction != "max" or problem.indices or len(geometry.dims) != 2:
+    """Whether these are values of planes that adjoin, and taps do, some of them in the plane."""
+    if not (_are_maxima(problem) or _are_averages(problem, geometry)) or len(geometry.dims) != 2:
         return False
     return adjoin(geometry) and all(a.touches and a.dilation == 1 for a in geometry.axes)
+
+
+def _are_maxima(problem: PoolProblem) -> bool:
+    return problem.reduction == "max" and not problem.indices
+
+
+def _are_averages(problem: PoolProblem, geometry: Geometry) -> bool:
+    """Whether these are averages of floats of no more taps than a table is made of."""
+    floats = problem.reduction == "average" and problem.dtype.is_float
+    return floats and geometry.taps <= MOST_SHARES
 
 
 def _ways(problem: PoolProblem, geometry: Geometry) -> Iterator[Separated]:
@@ -208,9 +242,15 @@ class Separated:
 
     @cached_property
     def widths(self) -> tuple[int, int]:
-        """Cells of a load of a row, and elements of a store of results."""
+        """Cells of a load of a row, and elements of a store of results.
+
+        No number of elements where words begin anywhere in a row of them.
+        """
         load = gcd(self.columns, VECTOR_BYTES // self.cell_bytes)
-        return load, vector_width(VECTOR_BYTES, self.problem.dtype, self.axes[1].out)
+        out, dtype = self.axes[1].out, self.problem.dtype
+        store = vector_width(VECTOR_BYTES, dtype, out)
+        anywhere = store * dtype.itemsize < WORD_BYTES <= out * dtype.itemsize
+        return load, 0 if anywhere else store
 
     @cached_property
     def pitch(self) -> int:
@@ -250,6 +290,16 @@ class Separated:
         return round_up(self.threads, WARP) * (self.line + BESIDE)
 
     @property
+    def _singles(self) -> int:
+        """Results of a line that may be in front of its first whole word, or behind its last."""
+        return 2 * (WORD_BYTES // self.problem.dtype.itemsize - 1)
+
+    @property
+    def _words(self) -> int:
+        """Whole words of a line of results, at most."""
+        return self._row_bytes // WORD_BYTES
+
+    @property
     def _row_bytes(self) -> int:
         return self.axes[1].out * self.problem.dtype.itemsize
 
@@ -260,7 +310,8 @@ class Separated:
     @cached_property
     def code(self) -> float:
         """Instructions that take as long to compile as the kernel."""
-        return CODE + self._of_thread + sum(self._of_lines)
+        again = AGAIN_CODE * (not exact(self.problem))
+        return CODE + again + self._of_thread + sum(self._of_lines)
 
     @property
     def _whole(self) -> bool:
@@ -281,14 +332,19 @@ class Separated:
     def _of_lines(self) -> tuple[float, float]:
         """Instructions for a column, and for a row."""
         (down, along), (_, store) = self.axes, self.widths
-        dtype = self.problem.dtype
-        access, word, merge = COSTS[dtype.name]
+        dtype, sums = self.problem.dtype, self.problem.reduction != "max"
+        access, word, merge, result = (SUM_COSTS if sums else COSTS)[dtype.name]
         # Words of two columns are in memory as they are but for bytes, of which there are halves.
-        in_words = word * (self.deep == 2 or dtype.itemsize == 1)
+        in_words = word * (sums or self.deep == 2 or dtype.itemsize == 1)
         of_column = (access * self.deep + in_words) * len(taps(down)) + access * down.out
-        of_row = access * (self.wide * len(self._loads) + self.many * along.out / store)
-        of_row += word * (len(taps(along)) * (self.wide - 1) + along.out)
-        of_row += SPREAD * self.spread * self.many * along.out / store
+        of_row = access * self.wide * len(self._loads) + result * along.out
+        of_row += word * len(taps(along)) * (self.wide - 1)
+        if store:
+            of_row += (access + SPREAD * self.spread) * self.many * along.out / store
+        else:
+            of_row += self.many * (ANYWHERE + SINGLE * self._singles + (access + 1) * self._words)
+        if sums:
+            of_row += AVERAGES + DOUBTS * (not exact(self.problem)) + PARTIAL * partial(along)
         return of_column + merge * merges(down), of_row + merge * merges(along)
 
     @cached_property
@@ -352,7 +408,7 @@ class Separated:
         return _Accesses(columns, offsets, self.wide * item)
 
     @cached_property
-    def _accesses(self) -> tuple[_Accesses, ...]:
+    def _accesses(self) -> tuple[_Accesses | _Anywhere, ...]:
         """Columns that are written to shared memory, rows that are read there, and results.
 
         Of an odd number of rows the last one counts as two.
@@ -366,13 +422,17 @@ class Separated:
         begin = layer * self.layer + row * self.pitch
         along = np.array(self._loads) * load
         to = layer * self.deep * self._result_bytes + row * self._row_bytes
-        width = store * self.problem.dtype.itemsize
-        planes = np.arange(self.deep) * self._result_bytes
-        stores = np.add.outer(planes, np.arange(0, self._row_bytes, width))
+        planes, item = np.arange(self.deep) * self._result_bytes, self.problem.dtype.itemsize
+        results: _Accesses | _Anywhere
+        if store:
+            stores = np.add.outer(planes, np.arange(0, self._row_bytes, store * item))
+            results = _Accesses(to, stores, store * item, self.spread)
+        else:
+            results = _Anywhere(np.add.outer(planes, to), self.axes[1].out, item)
         return (
             _Accesses(columns * cell, down * cell, cell),
             _Accesses(begin * cell, along * cell, load * cell),
-            _Accesses(to, stores, width, self.spread),
+            results,
         )
 
     def launch(self) -> Launch:
@@ -430,6 +490,43 @@ class _Accesses(NamedTuple):
         return self.of_warps * float(times @ each) / self.offsets.size
 
 
+class _Anywhere(NamedTuple):
+    """Lines of results that begin anywhere: ``store_anywhere`` in kernels/staged.cuh."""
+
+    lines: Array
+    elements: int
+    item: int
+
+    @property
+    def least_turns(self) -> int:
+        """Turns if no lines met in banks: as many as accesses."""
+        *more, threads = self.lines.shape
+        accesses: int = _warps(threads) * prod(more) * len(self._stores)
+        return accesses
+
+    @property
+    def turns(self) -> float:
+        """Turns of all."""
+        means = (mean_turns(places, WORD_BYTES, active) for places, active in self._stores)
+        return self.least_turns * sum(means) / len(self._stores)
+
+    @property
+    def _stores(self) -> list[tuple[Array, Array]]:
+        """Where each store of a line is, and of which lines there is one."""
+        width = WORD_BYTES // self.item
+        words, rest = divmod(self.elements, width)
+        front = -self.lines // self.item % width
+        behind = (self.elements - front) % width
+        stores = [
+            (self.lines + front * self.item + i * WORD_BYTES, (front <= rest) | (i < words - 1))
+            for i in range(words)
+        ]
+        for i in range(width - 1):
+            stores.append((self.lines + i * self.item, i < front))
+            stores.append((self.lines + (self.elements - 1 - i) * self.item, i < behind))
+        return stores
+
+
 def _warps(threads: int) -> int:
     return -(-threads // WARP)
 
@@ -444,6 +541,17 @@ def taps(axis: Axis) -> tuple[int, ...]:
     begins = (output * axis.stride - axis.pad_begin for output in range(axis.out))
     windows = (range(max(begin, 0), min(begin + axis.kernel, axis.size)) for begin in begins)
     return tuple(sorted(set(chain.from_iterable(windows))))
+
+
+@lru_cache
+def partial(axis: Axis) -> int:
+    """Return how many windows lie over an edge, some taps in the padding.
+
+    >>> partial(Axis.resolve(8, kernel=5, pads=(2, 2)))
+    4
+    """
+    begins = (output * axis.stride - axis.pad_begin for output in range(axis.out))
+    return sum(begin < 0 or begin + axis.kernel > axis.size for begin in begins)
 
 
 @lru_cache
