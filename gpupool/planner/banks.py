@@ -1,11 +1,14 @@
-"""How often shared memory gives or takes words for an access of a warp."""
+"""How often shared memory gives or takes words, and the first cache lines, for warps."""
 
 from __future__ import annotations
+
+from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
 from gpupool.arrays import Array
-from gpupool.planner.launches import WARP, round_up
+from gpupool.planner.launches import LINE_BYTES, WARP, round_up
 
 BANKS, WORD_BYTES = 32, 4
 """Banks of shared memory, each of which gives one word in a turn; narrower loads take as long."""
@@ -55,3 +58,82 @@ def mean_turns(places: Array, width: int, active: Array = ALL) -> float:
     of_lanes = ..., np.minimum(lanes, threads - 1)
     there = np.broadcast_to(active, places.shape)[of_lanes] & (lanes < threads)
     return float(turns(places[of_lanes].reshape(-1, WARP), there.reshape(-1, WARP), width).mean())
+
+
+class Accesses(NamedTuple):
+    """What threads read or write at once: of each line so many bytes, at each of some offsets."""
+
+    lines: Array
+    offsets: Array
+    width: int
+    spread: bool = False  # so that none meet in banks
+
+    @property
+    def of_warps(self) -> int:
+        """Accesses of all warps."""
+        *more, threads = self.lines.shape
+        accesses: int = warps(threads) * prod(more) * self.offsets.size
+        return accesses
+
+    @property
+    def lookups(self) -> int:
+        """Lines of the first cache that all lie in, of threads one behind the other."""
+        lanes = np.minimum(np.arange(round_up(self.lines.size, WARP)), self.lines.size - 1)
+        places = np.add.outer(self.offsets.ravel(), self.lines[lanes]) // LINE_BYTES
+        return self.of_warps + int(np.count_nonzero(np.diff(places.reshape(-1, WARP))))
+
+    @property
+    def least_turns(self) -> int:
+        """Turns if no lines met in banks."""
+        return self.of_warps * max(self.width // WORD_BYTES, 1)
+
+    @property
+    def turns(self) -> float:
+        """Turns of all: offsets that differ by whole words take as many as each other."""
+        if self.spread:
+            return self.least_turns
+        firsts, times = np.unique(self.offsets % WORD_BYTES, return_counts=True)
+        each = [mean_turns(self.lines + first, self.width) for first in firsts]
+        return self.of_warps * float(times @ each) / self.offsets.size
+
+
+class Anywhere(NamedTuple):
+    """Lines of results that begin anywhere: ``store_anywhere`` in kernels/staged.cuh."""
+
+    lines: Array
+    elements: int
+    item: int
+
+    @property
+    def least_turns(self) -> int:
+        """Turns if no lines met in banks: as many as accesses."""
+        *more, threads = self.lines.shape
+        accesses: int = warps(threads) * prod(more) * len(self._stores)
+        return accesses
+
+    @property
+    def turns(self) -> float:
+        """Turns of all."""
+        means = (mean_turns(places, WORD_BYTES, active) for places, active in self._stores)
+        return self.least_turns * sum(means) / len(self._stores)
+
+    @property
+    def _stores(self) -> list[tuple[Array, Array]]:
+        """Where each store of a line is, and of which lines there is one."""
+        width = WORD_BYTES // self.item
+        words, rest = divmod(self.elements, width)
+        front = -self.lines // self.item % width
+        behind = (self.elements - front) % width
+        stores = [
+            (self.lines + front * self.item + i * WORD_BYTES, (front <= rest) | (i < words - 1))
+            for i in range(words)
+        ]
+        for i in range(width - 1):
+            stores.append((self.lines + i * self.item, i < front))
+            stores.append((self.lines + (self.elements - 1 - i) * self.item, i < behind))
+        return stores
+
+
+def warps(threads: int) -> int:
+    """Return how many warps have so many threads."""
+    return -(-threads // WARP)

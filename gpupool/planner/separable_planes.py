@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import chain
-from math import gcd, inf, prod
+from math import gcd, inf
 from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
 
 from gpupool.arrays import Array
-from gpupool.planner.banks import BANKS, WORD_BYTES, mean_turns
+from gpupool.planner.banks import BANKS, WORD_BYTES, Accesses, Anywhere, warps
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import (
     AHEAD,
@@ -350,9 +350,9 @@ class Separated:
     @cached_property
     def instructions(self) -> float:
         """Those of all warps, of which some threads may have nothing to do."""
-        issued = self._of_thread * _warps(self.threads)
+        issued = self._of_thread * warps(self.threads)
         for lines, of_line in zip(self.lines, self._of_lines, strict=True):
-            issued += of_line * _warps(lines)
+            issued += of_line * warps(lines)
         copies = COPY * self._result_bytes / VECTOR_BYTES
         return (issued * WARP / self.planes + copies) * self.geometry.planes
 
@@ -397,7 +397,7 @@ class Separated:
         return sorted({tap // (load * self.wide) for tap in taps(self.axes[1])})
 
     @property
-    def _columns_read(self) -> _Accesses:
+    def _columns_read(self) -> Accesses:
         """Columns in memory."""
         (down, along), item = self.axes, self.problem.dtype.itemsize
         plane = plane_bytes(self.problem, self.geometry)
@@ -405,15 +405,15 @@ class Separated:
         columns = (layers + np.arange(self.columns) * self.wide * item).ravel()
         rows = np.array(taps(down)) * along.size * item
         offsets = np.add.outer(np.arange(self.deep) * plane, rows)
-        return _Accesses(columns, offsets, self.wide * item)
+        return Accesses(columns, offsets, self.wide * item)
 
     @cached_property
-    def _accesses(self) -> tuple[_Accesses | _Anywhere, ...]:
+    def _accesses(self) -> tuple[Accesses | Anywhere, ...]:
         """Columns that are written to shared memory, rows that are read there, and results.
 
         Of an odd number of rows the last one counts as two.
         """
-        rows, (load, store), cell = self.axes[0].out, self.widths, self.cell_bytes
+        rows, (load, _), cell = self.axes[0].out, self.widths, self.cell_bytes
         layers = np.arange(self.layers)[:, None] * self.layer
         columns = (layers + np.arange(self.columns)).ravel()
         down = np.arange(rows) * self.pitch
@@ -421,19 +421,20 @@ class Separated:
         layer, row = np.divmod(line, rows)
         begin = layer * self.layer + row * self.pitch
         along = np.array(self._loads) * load
-        to = layer * self.deep * self._result_bytes + row * self._row_bytes
-        planes, item = np.arange(self.deep) * self._result_bytes, self.problem.dtype.itemsize
-        results: _Accesses | _Anywhere
-        if store:
-            stores = np.add.outer(planes, np.arange(0, self._row_bytes, store * item))
-            results = _Accesses(to, stores, store * item, self.spread)
-        else:
-            results = _Anywhere(np.add.outer(planes, to), self.axes[1].out, item)
         return (
-            _Accesses(columns * cell, down * cell, cell),
-            _Accesses(begin * cell, along * cell, load * cell),
-            results,
+            Accesses(columns * cell, down * cell, cell),
+            Accesses(begin * cell, along * cell, load * cell),
+            self._results(layer * self.deep * self._result_bytes + row * self._row_bytes),
         )
+
+    def _results(self, to: Array) -> Accesses | Anywhere:
+        """Return how lines of results are written, which begin so many bytes from the first one."""
+        planes = np.arange(self.deep) * self._result_bytes
+        (_, store), item = self.widths, self.problem.dtype.itemsize
+        if not store:
+            return Anywhere(np.add.outer(planes, to), self.axes[1].out, item)
+        stores = np.add.outer(planes, np.arange(0, self._row_bytes, store * item))
+        return Accesses(to, stores, store * item, self.spread)
 
     def launch(self) -> Launch:
         """Launch blocks of so many planes each."""
@@ -451,84 +452,6 @@ class Separated:
             "separable_planes.cu", "separable_planes", template, ("x", "y"),
             (window_parameters(self.problem, self.geometry),), grid, self.shared, self.threads,
         )  # fmt: skip
-
-
-class _Accesses(NamedTuple):
-    """What threads read or write at once: of each line so many bytes, at each of some offsets."""
-
-    lines: Array
-    offsets: Array
-    width: int
-    spread: bool = False  # so that none meet in banks
-
-    @property
-    def of_warps(self) -> int:
-        """Accesses of all warps."""
-        *more, threads = self.lines.shape
-        accesses: int = _warps(threads) * prod(more) * self.offsets.size
-        return accesses
-
-    @property
-    def lookups(self) -> int:
-        """Lines of the first cache that all lie in, of threads one behind the other."""
-        lanes = np.minimum(np.arange(round_up(self.lines.size, WARP)), self.lines.size - 1)
-        places = np.add.outer(self.offsets.ravel(), self.lines[lanes]) // LINE_BYTES
-        return self.of_warps + int(np.count_nonzero(np.diff(places.reshape(-1, WARP))))
-
-    @property
-    def least_turns(self) -> int:
-        """Turns if no lines met in banks."""
-        return self.of_warps * max(self.width // WORD_BYTES, 1)
-
-    @property
-    def turns(self) -> float:
-        """Turns of all: offsets that differ by whole words take as many as each other."""
-        if self.spread:
-            return self.least_turns
-        firsts, times = np.unique(self.offsets % WORD_BYTES, return_counts=True)
-        each = [mean_turns(self.lines + first, self.width) for first in firsts]
-        return self.of_warps * float(times @ each) / self.offsets.size
-
-
-class _Anywhere(NamedTuple):
-    """Lines of results that begin anywhere: ``store_anywhere`` in kernels/staged.cuh."""
-
-    lines: Array
-    elements: int
-    item: int
-
-    @property
-    def least_turns(self) -> int:
-        """Turns if no lines met in banks: as many as accesses."""
-        *more, threads = self.lines.shape
-        accesses: int = _warps(threads) * prod(more) * len(self._stores)
-        return accesses
-
-    @property
-    def turns(self) -> float:
-        """Turns of all."""
-        means = (mean_turns(places, WORD_BYTES, active) for places, active in self._stores)
-        return self.least_turns * sum(means) / len(self._stores)
-
-    @property
-    def _stores(self) -> list[tuple[Array, Array]]:
-        """Where each store of a line is, and of which lines there is one."""
-        width = WORD_BYTES // self.item
-        words, rest = divmod(self.elements, width)
-        front = -self.lines // self.item % width
-        behind = (self.elements - front) % width
-        stores = [
-            (self.lines + front * self.item + i * WORD_BYTES, (front <= rest) | (i < words - 1))
-            for i in range(words)
-        ]
-        for i in range(width - 1):
-            stores.append((self.lines + i * self.item, i < front))
-            stores.append((self.lines + (self.elements - 1 - i) * self.item, i < behind))
-        return stores
-
-
-def _warps(threads: int) -> int:
-    return -(-threads // WARP)
 
 
 @lru_cache
