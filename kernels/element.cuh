@@ -688,6 +688,17 @@ template <class T> struct Halves<T, 1> {
     }
 };
 
+// Elements of global memory side by side in the halves of a word.
+template <class T> __device__ inline unsigned load_beside(const T* low, const T* high) {
+    if constexpr (sizeof(T) == 2) {
+        return Halves<T>::beside(load(low), load(high));
+    } else {  // unsigned: of others the copies of a sign would have to be taken off
+        using Byte = unsigned char;
+        const auto byte = [](const T* from) { return load(reinterpret_cast<const Byte*>(from)); };
+        return Halves<Byte>::beside(byte(low), byte(high)) ^ (Halves<T>::sign & 0x00800080u);
+    }
+}
+
 // So many results of a row: whole parts, as they lie, which costs the compiler less time than a copy.
 template <int Store, class T, int Many>
 __device__ inline void store_parts(const Pack<T, Many>& results, T* y, int many) {

@@ -73,7 +73,7 @@ struct Scalars : Tile<Op, Axes, Width, 32, 1, 0, Strided, ChannelsLast, Images> 
         int offset = row * column.step;
         const T* from = column.from.at(slice) + offset;
         if constexpr (Op::pairs)
-            return Halves<T>::beside(load(from), load(column.twin.at(slice) + offset));
+            return load_beside(from, column.twin.at(slice) + offset);
         else if constexpr (Op::indices)
             return load(from);
         else

@@ -60,7 +60,7 @@ template <class Op> struct Cells {
             load_words<2 * sizeof(T)>(one, &word);
             return Halves<T>::pair(&word, 0);
         } else if constexpr (Op::pairs) {
-            return Halves<T>::beside(load(one), load(other));
+            return load_beside(one, other);
         } else {
             return op.lift(value(load(one)), 0);
         }

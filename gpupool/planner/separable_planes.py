@@ -79,7 +79,7 @@ COSTS = {
     "float32": _Cost(1.0, 0, 0.9, 0),
     "float16": _Cost(0.9, 1.4, 0.8, 1.4),
     "bfloat16": _Cost(0.9, 1.4, 0.8, 1.4),
-    "int8": _Cost(1.9, 1.1, 0.75, 1.1),
+    "int8": _Cost(1.45, 1.2, 0.8, 1.2),
     "uint8": _Cost(0.9, 1.35, 0.95, 1.35),
 }
 """By the dtype of the elements of lines."""
