@@ -1165,7 +1165,7 @@ IN_SHARED_MEMORY = [
 def test_odd_rows_in_shared_memory_issue_clearly_less_and_move_whole_vectors() -> None:
     """Read from memory they are single elements, and so are their results."""
     chosen = planned(IN_SHARED_MEMORY, **emulator.ROWS_ALONE)
-    with emulator.constants(NEARLY=10**9):  # no planes are staged, no tile is another than usual
+    with emulator.constants(AHEAD=10**9):  # no planes are staged, no tile is another than usual
         others = planned(IN_SHARED_MEMORY)
     for one, other in zip(analysed(chosen), analysed(others), strict=True):
         (launch,) = one["launches"]
@@ -1317,7 +1317,7 @@ SOONER = [
 @pytest.mark.usefixtures("tools")
 def test_the_tile_of_which_clearly_less_is_served_is_sooner_by_the_counts() -> None:
     """By more than NEARLY of the forecast; two of them also than from planes in shared memory."""
-    with emulator.constants(NEARLY=10**9):
+    with emulator.constants(AHEAD=10**9):
         usual = planned(SOONER)
     for case, one, other in zip(SOONER, analysed(planned(SOONER)), analysed(usual), strict=True):
         assert all("rows<" in row["launches"][0]["kernel"] for row in (one, other))

@@ -456,7 +456,7 @@ def test_rows_in_shared_memory_are_taken_only_where_memory_is_not_the_limit_with
     within = resolve("max", (64, 512, 12, 12), "float64", kernel_shape=3, strides=3)
     with emulator.constants(AHEAD=1, **emulator.ROWS_ALONE):
         assert kernels(plan(within).launches) == ["rows"]
-        with emulator.constants(ENOUGH=0.4):  # what is served is half of what memory moves
+        with emulator.constants(ALONE=0.9):  # what is served is half of what memory moves
             assert kernels(plan(within).launches) == ["rows_staged"]
 
 
@@ -914,6 +914,16 @@ def test_columns_are_taken_where_code_is_short_and_registers_hold_some_blocks(
     assert separable_planes.cheapest(problem, geometry, 16) is None
     with emulator.constants(**lifted):
         assert separable_planes.cheapest(problem, geometry, 16) is not None
+
+
+def test_columns_are_not_taken_where_rows_are_as_soon_as_memory() -> None:
+    """Though much less is served: rows have more threads and shorter kernels."""
+    way = separated("float32", (64, 64), "average", kernel_shape=3, strides=2, pads=1)
+    tile = rows.cheapest(way.problem, way.geometry, 16)
+    assert tile is not None
+    needed = rows.total_cost(way.problem, way.geometry, tile.usual)
+    assert AHEAD * way.cost < needed < rows.memory_time(way.problem, way.geometry)
+    assert plan(way.problem).kernel == "rows"
 
 
 def test_long_code_of_columns_and_rows_must_cost_clearly_less() -> None:

@@ -32,7 +32,7 @@ from gpupool.planner import (
     window,
 )
 from gpupool.planner.geometry import Geometry
-from gpupool.planner.launches import AHEAD, NEARLY, THREADS, Launch, Plan, Scalar
+from gpupool.planner.launches import AHEAD, NEARLY, THREADS, Launch, Plan, Scalar, forecast
 from gpupool.planner.parameters import by_powers
 from gpupool.planner.specialised import COMPILED_IN, admissible, admit, specialisable
 from gpupool.problem import (
@@ -219,14 +219,15 @@ def _tiled(
 
 
 def _staged_worth(problem: PoolProblem, geometry: Geometry, tile: rows.Choice) -> float:
-    """Return what staged planes may cost, nothing where the usual tile's is nearly within a limit.
+    """Return what staged planes may cost, nothing where the usual tile is as soon as memory.
 
     That is clearly less than the usual tile's, and no more than the launched one's.
     """
     if not staged.adjoin(geometry):
         return 0
     needed, taken = (rows.total_cost(problem, geometry, one) for one in tile)
-    return min(needed / AHEAD, taken) if needed > NEARLY * rows.limit(problem, geometry) else 0
+    late = forecast(needed, rows.memory_time(problem, geometry)) > 1
+    return min(needed / AHEAD, taken) if late else 0
 
 
 def _staged_way(

@@ -115,7 +115,7 @@ def _soonest(
     dilated = any(axis.dilation > 1 for axis in geometry.axes)
     if not usual.packed or usual.lanes > 1 or dilated:
         return usual
-    memory, known = BUDGET * _moved(problem, geometry), estimates[usual]
+    memory, known = memory_time(problem, geometry), estimates[usual]
     needed = known.total + _waits(problem, geometry, usual)
     most = min(forecast(needed, memory) / NEARLY, forecast(needed / AHEAD, memory))
     if most <= 1:
@@ -165,7 +165,12 @@ def instructions(problem: PoolProblem, geometry: Geometry, tile: Tile) -> float:
 
 def limit(problem: PoolProblem, geometry: Geometry) -> float:
     """Return the instructions that issue well within the time that memory takes."""
-    return ENOUGH * BUDGET * _moved(problem, geometry)
+    return ENOUGH * memory_time(problem, geometry)
+
+
+def memory_time(problem: PoolProblem, geometry: Geometry) -> float:
+    """Return the instructions that issue in the time that memory takes."""
+    return BUDGET * _moved(problem, geometry)
 
 
 def _moved(problem: PoolProblem, geometry: Geometry) -> int:
