@@ -554,7 +554,7 @@ BUGS = {
         lowest_maxima_of_dilated_windows, "rows",
     ),
     "a later one of equal taps down the columns": Planted(
-        "rows.cuh", "op.merge(from[window * Stride], up_to[window * Stride])",
+        "line.cuh", "op.merge(from[window * Stride], up_to[window * Stride])",
         "op.merge(up_to[window * Stride], from[window * Stride])", None,
         equal_maxima, "large tiles",
     ),

@@ -101,7 +101,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Line:
-    """One row of the input under a tile: ``Line`` and its loads in kernels/rows.cuh."""
+    """One row of the input under a tile: ``Line`` of kernels/line.cuh and its loads in rows.cuh."""
 
     taken: int
     read: int
