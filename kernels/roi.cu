@@ -2,42 +2,42 @@
 //
 // Coordinates are computed with one rounding per operation, as the oracle does, so that both cut
 // bins at the same places. A region that names no image, is not finite or takes too many samples gives
-// 0: the functions refuse it beforehand, a plan's caller may not have asked.
+// 0: the functions refuse it beforehand, a plan's caller may not have asked. Index holds every output's
+// number and every place in an image.
 #include "ops.cuh"
 
 struct Roi {
-    long long outputs;
-    int batch, channels, height, width, bins_y, bins_x, sampling_ratio, most_samples, half_pixel, channels_last;
+    long long outputs, batch, channels, height, width;
+    int bins_y, bins_x, sampling_ratio, most_samples, half_pixel, channels_last;
     double spatial_scale;
 };
 
 // The bin that an output element stands for, and the plane it reads.
-struct Bin {
-    long long roi, base;
-    int x, y, channel, step_x, step_y;
+template <class Index> struct Bin {
+    long long roi;
+    int x, y;
+    Index channel, step_x, step_y;
 
-    __device__ Bin(const Roi& p, long long n) {
-        if (p.channels_last) channel = take(n, p.channels);
-        x = take(n, p.bins_x);
-        y = take(n, p.bins_y);
-        if (!p.channels_last) channel = take(n, p.channels);
+    __device__ Bin(const Roi& p, Index n) {
+        const Index channels = p.channels, width = p.width;
+        if (p.channels_last) channel = take(n, channels);
+        x = take<int>(n, p.bins_x);
+        y = take<int>(n, p.bins_y);
+        if (!p.channels_last) channel = take(n, channels);
         roi = n;
-        step_x = p.channels_last ? p.channels : 1;
-        step_y = step_x * p.width;
+        step_x = p.channels_last ? channels : 1;
+        step_y = step_x * width;
     }
-    __device__ static int take(long long& n, int size) {
-        int remainder = static_cast<int>(n % size);
-        n /= size;
-        return remainder;
+    template <class Size> __device__ static Size take(Index& n, Size size) {
+        const Index quotient = n / size, remainder = n - quotient * size;
+        n = quotient;
+        return static_cast<Size>(remainder);
     }
     __device__ long long plane(const Roi& p, long long image) const {
-        long long first = image * p.channels * p.height * p.width;
-        return p.channels_last ? first + channel
-                               : first + static_cast<long long>(channel) * p.height * p.width;
+        const long long size = p.height * p.width;
+        return image * p.channels * size + (p.channels_last ? channel : channel * size);
     }
-    __device__ long long at(long long row, long long column) const {
-        return row * step_y + column * step_x;
-    }
+    __device__ Index at(Index row, Index column) const { return row * step_y + column * step_x; }
 };
 
 // Half away from zero; false for a coordinate that no 32-bit integer holds.
@@ -49,25 +49,26 @@ __device__ inline bool nearest(float x, long long& whole) {
     return true;
 }
 
-__device__ inline long long clamped(long long position, int size) {
+__device__ inline long long clamped(long long position, long long size) {
     return position < 0 ? 0 : position > size ? size : position;
 }
 
 // The rows (or columns) [begin, end) of bin i of a region from first to last.
-__device__ inline void bin_range(long long first, long long last, int bins, int i, int size,
-                                 long long& begin, long long& end) {
+template <class Index>
+__device__ inline void bin_range(long long first, long long last, int bins, int i, long long size,
+                                 Index& begin, Index& end) {
     long long length = last - first + 1 > 1 ? last - first + 1 : 1;
     float width = divide(static_cast<float>(length), static_cast<float>(bins));
-    begin = clamped(static_cast<long long>(floorf(multiply(i, width))) + first, size);
-    end = clamped(static_cast<long long>(ceilf(multiply(i + 1, width))) + first, size);
+    begin = static_cast<Index>(clamped(static_cast<long long>(floorf(multiply(i, width))) + first, size));
+    end = static_cast<Index>(clamped(static_cast<long long>(ceilf(multiply(i + 1, width))) + first, size));
 }
 
-template <class T>
+template <class T, class Index>
 __global__ void __launch_bounds__(256)
 max_roi_pool(const T* __restrict__ x, const T* __restrict__ rois, T* __restrict__ y, const Roi p) {
-    long long n = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+    const Index n = static_cast<Index>(blockIdx.x) * blockDim.x + threadIdx.x;
     if (n >= p.outputs) return;
-    const Bin bin(p, n);
+    const Bin<Index> bin(p, n);
     const T* roi = rois + bin.roi * 5;
     const double image = widen(value(roi[0]));
     long long corner[4];
@@ -78,24 +79,25 @@ max_roi_pool(const T* __restrict__ x, const T* __restrict__ rois, T* __restrict_
     auto best = lowest<T>();
     bool empty = true;
     if (usable) {
-        long long top, bottom, left, right;
+        Index top, bottom, left, right;
         bin_range(corner[1], corner[3], p.bins_y, bin.y, p.height, top, bottom);
         bin_range(corner[0], corner[2], p.bins_x, bin.x, p.width, left, right);
         const T* plane = x + bin.plane(p, static_cast<long long>(image));
         empty = top >= bottom || left >= right;
-        for (long long row = top; row < bottom; ++row)
-            for (long long column = left; column < right; ++column)
+        for (Index row = top; row < bottom; ++row)
+            for (Index column = left; column < right; ++column)
                 best = maximum(best, value(plane[bin.at(row, column)]));
     }
     y[n] = Round<T>::from(empty ? 0 : best);
 }
 
 // The sample points of one bin along one axis: no more than the first that are too many.
-template <class Real> struct Line {
+template <class Real, class Index> struct Line {
     Real start, width;
-    int count, size;
+    int count;
+    Index size;
 
-    __device__ Line(const Roi& p, Real first, Real last, int bins, int i, int length) {
+    __device__ Line(const Roi& p, Real first, Real last, int bins, int i, Index length) {
         Real extent = add(last, negative(first));
         if (!p.half_pixel && !(extent >= 1)) extent = 1;
         if (p.half_pixel) first = add(first, Real(-0.5));
@@ -108,12 +110,12 @@ template <class Real> struct Line {
     }
 
     // The positions beside sample s and their weights; false for a sample outside [-1, size].
-    __device__ bool at(int s, int (&position)[2], Real (&weight)[2]) const {
+    __device__ bool at(int s, Index (&position)[2], Real (&weight)[2]) const {
         Real step = divide(multiply(add(Real(s), Real(0.5)), width), Real(count));
         Real q = add(start, step);
         if (!(q >= -1 && q <= size)) return false;
         q = q > 0 ? (q < size - 1 ? q : Real(size - 1)) : Real(0);
-        position[0] = static_cast<int>(q);
+        position[0] = static_cast<Index>(q);
         position[1] = position[0] + 1 < size ? position[0] + 1 : position[0];
         weight[1] = add(q, -Real(position[0]));
         weight[0] = add(Real(1), -weight[1]);
@@ -122,10 +124,10 @@ template <class Real> struct Line {
 };
 
 // The samples of one bin: each is four weighted corners, and one outside the image is a 0.
-template <class T> struct Samples {
+template <class T, class Index> struct Samples {
     using Real = typename Element<T>::Value;
-    const Line<Real>&rows, &columns;
-    const Bin& bin;
+    const Line<Real, Index>&rows, &columns;
+    const Bin<Index>& bin;
     const T* plane;
 
     __device__ long long count() const { return static_cast<long long>(rows.count) * columns.count; }
@@ -135,7 +137,7 @@ template <class T> struct Samples {
     __device__ Value reduce(Value start, Lift lift, Merge merge) const {
         Value result = start;
         for (int i = 0; i < rows.count; ++i) {
-            int row[2], column[2];
+            Index row[2], column[2];
             Real by_row[2], by_column[2];
             bool inside = rows.at(i, row, by_row);
             Value line = start;
@@ -171,14 +173,14 @@ template <class T> struct Samples {
     }
 };
 
-template <class T, bool Maximum>
+template <class T, bool Maximum, class Index>
 __global__ void __launch_bounds__(256)
 roi_align(const T* __restrict__ x, const T* __restrict__ rois, const long long* __restrict__ images,
           T* __restrict__ y, const Roi p) {
     using Real = typename Element<T>::Value;
-    long long n = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+    const Index n = static_cast<Index>(blockIdx.x) * blockDim.x + threadIdx.x;
     if (n >= p.outputs) return;
-    const Bin bin(p, n);
+    const Bin<Index> bin(p, n);
     Real corner[4];
     bool usable = images[bin.roi] >= 0 && images[bin.roi] < p.batch;
     for (int i = 0; i < 4; ++i) {
@@ -189,9 +191,9 @@ roi_align(const T* __restrict__ x, const T* __restrict__ rois, const long long* 
         y[n] = T{};
         return;
     }
-    const Line<Real> rows(p, corner[1], corner[3], p.bins_y, bin.y, p.height);
-    const Line<Real> columns(p, corner[0], corner[2], p.bins_x, bin.x, p.width);
-    const Samples<T> samples{rows, columns, bin, x + bin.plane(p, images[bin.roi])};
+    const Line<Real, Index> rows(p, corner[1], corner[3], p.bins_y, bin.y, static_cast<Index>(p.height));
+    const Line<Real, Index> columns(p, corner[0], corner[2], p.bins_x, bin.x, static_cast<Index>(p.width));
+    const Samples<T, Index> samples{rows, columns, bin, x + bin.plane(p, images[bin.roi])};
     T result{};
     if (samples.count() > 0 && samples.count() <= p.most_samples) {
         if constexpr (Maximum) result = samples.greatest();

@@ -150,9 +150,10 @@ def _other_problems() -> Iterator[Problem]:
     for dtype in FLOATS:
         for batch in (1, 2**32):
             yield resolve("MaxUnpool", (batch, 1, 4), dtype, kernel_shape=2)
-        yield resolve("MaxRoiPool", (1, 1, 8, 8), dtype, pooled_shape=2, num_rois=1)
-        for mode in ("avg", "max"):
-            yield resolve("RoiAlign", (1, 1, 8, 8), dtype, mode=mode, num_rois=1)
+        for height in (8, 2**32):
+            yield resolve("MaxRoiPool", (1, 1, height, 8), dtype, pooled_shape=2, num_rois=1)
+            for mode in ("avg", "max"):
+                yield resolve("RoiAlign", (1, 1, height, 8), dtype, mode=mode, num_rois=1)
         for batch, pool, layout in product((1, 2**32), (1, 2**12), preprocessing.LAYOUTS):
             shape = (batch, pool, pool, 3)
             yield preprocessing.resolve(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpupool import launch, planner
-from gpupool.problem import Problem, resolve
+from gpupool.problem import Problem, laid_out, resolve
 from tests import emulator
 from tests.conftest import emulator_backend
 from tests.cuda_on_cpu import virtual_array
@@ -142,3 +142,33 @@ def test_max_roi_pool_of_an_image_whose_number_float32_does_not_hold(image):
     y = np.full((1, 1, 1, 1), np.nan)
     emulator.run(problem, (x, np.array([[image, 0, 0, 0, 0.0]])), (y,))
     assert y.item() == 7
+
+
+@pytest.mark.parametrize(
+    ("op", "attributes"), [("MaxRoiPool", {"pooled_shape": 1}), ("RoiAlign", {"sampling_ratio": 1})]
+)
+@pytest.mark.parametrize(
+    ("images", "spatial", "channels", "last"),
+    [
+        (1, (2, FAR // 2), 2, True),  # only the step from row to row is as long
+        (1, (2, FAR), 1, False),
+        (1, (FAR, 5), 1, False),
+        (1, (2, 5), FAR, True),
+        (FAR, (2, 5), 1, False),
+    ],
+)
+def test_regions_of_images_beyond_32_bits(op, attributes, images, spatial, channels, last):
+    shape = laid_out(images, channels, spatial, last)
+    x = virtual_array(shape, np.float64)
+    planes = x[-1] if last else np.moveaxis(x[-1], 0, -1)
+    planes[:2, :5, [0, -1]] = 2
+    planes[1, 3, 0], planes[1, 3, -1] = 7, 9
+    problem = resolve(op, shape, "float64", num_rois=1, channels_last=last, **attributes)
+    image = np.array([images - 1])
+    rois = [[3, 1, 4, 2]] if op == "RoiAlign" else [[*image, 3, 1, 3, 1]]
+    y = virtual_array(problem.outputs[0].shape, np.float64)
+    ends = [0, (y.size - 1) // planner.THREADS]
+    blocks = dict.fromkeys(("max_roi_pool", "roi_align"), ends)
+    operands = (image, y) if op == "RoiAlign" else (y,)
+    run_blocks(problem, "auto", blocks, x, np.array(rois, np.float64), *operands)
+    assert y.ravel()[[0, -1]].tolist() == [7 if channels > 1 else 9, 9]

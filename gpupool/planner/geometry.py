@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
+from gpupool.planner.launches import index_for
 from gpupool.problem import PoolProblem
-from gpupool.validate import INT32_MAX
 from gpupool.window import Axis
 
 OVERHANG = 2**12
@@ -170,8 +170,7 @@ class Geometry:
             for dim, size in zip(self.dims, padded, strict=True)
         )
         taps = prod(a.size for a in self.axes)
-        largest = max(self.outputs, offsets, taps, *reach) + OVERHANG
-        return "int" if largest <= INT32_MAX else "long long"
+        return index_for(max(self.outputs, offsets, taps, *reach) + OVERHANG)
 
 
 def _all(size: int) -> Axis:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpupool.problem import Problem
+from gpupool.validate import INT32_MAX
 
 THREADS, FEW_THREADS = 256, 64
 """Threads of a block, at most, and where larger ones would leave multiprocessors idle."""
@@ -89,6 +90,15 @@ def round_up(number: int, unit: int) -> int:
     (16, 12)
     """
     return -(-number // unit) * unit
+
+
+def index_for(largest: int) -> str:
+    """Return the type of kernels' indices that holds numbers up to ``largest``.
+
+    >>> index_for(2**31 - 1), index_for(2**31)
+    ('int', 'long long')
+    """
+    return "int" if largest <= INT32_MAX else "long long"
 
 
 Scalar = np.generic | np.ndarray[Any, Any]

@@ -7,10 +7,9 @@ from math import prod
 import numpy as np
 
 from gpupool.dtypes import byte_sum_dtype
-from gpupool.planner.launches import THREADS, Launch
+from gpupool.planner.launches import THREADS, Launch, index_for
 from gpupool.planner.parameters import boolean, cuda
 from gpupool.problem import PreprocessProblem
-from gpupool.validate import INT32_MAX
 
 MAX_CHANNELS = 4
 """Channels of an image, as many as kernels/preprocess.cu holds means for."""
@@ -47,7 +46,7 @@ def launch(problem: PreprocessProblem, strides: tuple[int, ...]) -> Launch:
     packed["deviation"][: problem.channels] = problem.std
     template = (
         problem.out_dtype.cuda,
-        "int" if outputs + THREADS <= INT32_MAX else "long long",
+        index_for(outputs + THREADS),
         cuda(byte_sum_dtype(prod(problem.pool))),
         boolean(problem.planar),
     )

@@ -6,18 +6,17 @@ from math import prod
 
 import numpy as np
 
-from gpupool.planner.launches import Launch
+from gpupool.planner.launches import THREADS, Launch, index_for
 from gpupool.planner.parameters import boolean
 from gpupool.problem import MAX_SAMPLES, RoiProblem
 
 ROI_DTYPE = np.dtype(
     [
-        ("outputs", "i8"),
+        *((name, "i8") for name in ("outputs", "batch", "channels", "height", "width")),
         *(
             (name, "i4")
             for name in (
-                "batch", "channels", "height", "width", "bins_y", "bins_x", "sampling_ratio",
-                "most_samples", "half_pixel", "channels_last",
+                "bins_y", "bins_x", "sampling_ratio", "most_samples", "half_pixel", "channels_last",
             )
         ),
         ("spatial_scale", "f8"),
@@ -39,9 +38,11 @@ def launch(problem: RoiProblem) -> Launch:
         ROI_DTYPE,
     )  # fmt: skip
     element = problem.dtype.cuda
+    # Every thread's number, and every place in an image.
+    index = index_for(max(outputs + THREADS, prod(problem.shape[1:])))
     if problem.op == "MaxRoiPool":
         operands = ("x", "rois", "y")
-        return Launch.over(outputs, "roi.cu", "max_roi_pool", (element,), operands, (packed,))
-    template = (element, boolean(problem.mode == "max"))
+        return Launch.over(outputs, "roi.cu", "max_roi_pool", (element, index), operands, (packed,))
+    template = (element, boolean(problem.mode == "max"), index)
     aligned = ("x", "rois", "batch_indices", "y")
     return Launch.over(outputs, "roi.cu", "roi_align", template, aligned, (packed,))

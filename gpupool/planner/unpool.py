@@ -6,15 +6,14 @@ from math import prod
 
 import numpy as np
 
-from gpupool.planner.launches import Launch, Plan
+from gpupool.planner.launches import Launch, Plan, index_for
 from gpupool.problem import UnpoolProblem
-from gpupool.validate import INT32_MAX
 
 
 def plan(problem: UnpoolProblem, strides: tuple[int, ...]) -> Plan:
     """Clear y, let the last of equal Indices claim its place, put the values there."""
     inputs, outputs = prod(problem.shape), prod(problem.out_shape)
-    element, index = problem.dtype.cuda, "int" if inputs <= INT32_MAX else "long long"
+    element, index = problem.dtype.cuda, index_for(inputs)
     sizes = (np.int64(inputs), np.int64(outputs))
 
     def launch(name: str, template: tuple[str, ...], operands: tuple[str, ...], threads: int,
