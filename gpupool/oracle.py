@@ -653,8 +653,8 @@ def _samples(problem: RoiProblem, first: Any, last: Any, bins: int, size: int) -
     for i in range(bins):
         q = start + real(i) * width + steps
         q = np.clip(q[(q >= -1) & (q <= size)], 0, size - 1)
-        low = q.astype(np.int64)
-        to_high = (q - low).astype(real)
+        low = np.minimum(q.astype(np.int64), size - 1)  # which real may not hold
+        to_high = q - low.astype(real)
         high = np.minimum(low + 1, size - 1)
         result.append(_Samples(low, high, real(1) - to_high, to_high, count))
     return result

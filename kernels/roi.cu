@@ -114,9 +114,10 @@ template <class Real, class Index> struct Line {
         Real step = divide(multiply(add(Real(s), Real(0.5)), width), Real(count));
         Real q = add(start, step);
         if (!(q >= -1 && q <= size)) return false;
-        q = q > 0 ? (q < size - 1 ? q : Real(size - 1)) : Real(0);
-        position[0] = static_cast<Index>(q);
-        position[1] = position[0] + 1 < size ? position[0] + 1 : position[0];
+        const Index last = size - 1;
+        q = q > 0 ? (q < last ? q : Real(last)) : Real(0);
+        position[0] = q < last ? static_cast<Index>(q) : last;  // which Real may not hold
+        position[1] = position[0] < last ? position[0] + 1 : last;
         weight[1] = add(q, -Real(position[0]));
         weight[0] = add(Real(1), -weight[1]);
         return true;

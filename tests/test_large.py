@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import gpupool
 from gpupool import launch, planner
 from gpupool.problem import Problem, laid_out, resolve
 from tests import emulator
@@ -172,3 +173,16 @@ def test_regions_of_images_beyond_32_bits(op, attributes, images, spatial, chann
     operands = (image, y) if op == "RoiAlign" else (y,)
     run_blocks(problem, "auto", blocks, x, np.array(rois, np.float64), *operands)
     assert y.ravel()[[0, -1]].tolist() == [7 if channels > 1 else 9, 9]
+
+
+@pytest.mark.parametrize("mode", ["avg", "max"])
+@pytest.mark.parametrize("backend", [gpupool, emulator], ids=["numpy", "emulator"])
+def test_a_sample_beside_a_last_row_whose_number_float32_does_not_hold(backend, mode):
+    """The nearest number it holds is the row behind it."""
+    rows = 2**24 + 4
+    x = virtual_array((1, 1, rows, 1), np.float32)
+    x[0, 0, -1] = 7
+    regions = np.array([[0, y, 1, y + 2] for y in (rows - 2, rows - 4)], np.float32)
+    options = {"coordinate_transformation_mode": "output_half_pixel", "sampling_ratio": 1}
+    y = backend.roi_align(x, regions, np.zeros(2, np.int64), mode=mode, **options)
+    assert y.ravel().tolist() == [7, 0]
