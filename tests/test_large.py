@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import gpupool
-from gpupool import launch, planner
+from gpupool import launch, planner, preprocessing
 from gpupool.problem import Problem, laid_out, resolve
 from tests import emulator
 from tests.conftest import emulator_backend
@@ -186,3 +186,21 @@ def test_a_sample_beside_a_last_row_whose_number_float32_does_not_hold(backend, 
     options = {"coordinate_transformation_mode": "output_half_pixel", "sampling_ratio": 1}
     y = backend.roi_align(x, regions, np.zeros(2, np.int64), mode=mode, **options)
     assert y.ravel().tolist() == [7, 0]
+
+
+@pytest.mark.parametrize("pool", [4, 1])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_images_of_an_axis_beyond_32_bits(axis, pool):
+    """Of tiles the outputs are fewer, and their numbers narrow."""
+    sizes, tile = [1, 1], [1, 1]
+    sizes[axis], tile[axis] = FAR + 2 * planner.THREADS, pool
+    x = virtual_array((1, *sizes, 1), np.uint8)
+    pixels = x.reshape(-1)
+    pixels[:pool], pixels[-pool:] = 3, 255
+    options = {"mean": 0, "std": 1, "scale": 1, "dtype": "float16"}
+    problem = preprocessing.resolve(x.shape, x.dtype, pool=tile, **options)
+    y = virtual_array(problem.outputs[0].shape, np.float16)
+    ends = [0, (y.size - 1) // planner.THREADS]
+    plan = run_blocks(problem, "auto", {"preprocess": ends}, x, y)
+    assert ("long long" in repr(plan)) == (pool == 1)
+    assert y.reshape(-1)[[0, 1, -2, -1]].tolist() == [3, 0, 0, 255]

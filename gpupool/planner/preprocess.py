@@ -16,12 +16,10 @@ MAX_CHANNELS = 4
 
 PREPROCESS_DTYPE = np.dtype(
     [
-        *((name, "i8") for name in ("outputs", "origin")),
+        *((name, "i8") for name in ("outputs", "height", "width", "origin")),
         ("step", "i8", 4),
-        *(
-            (name, "i4")
-            for name in ("channels", "height", "width", "pool_y", "pool_x", "reversed", "narrow")
-        ),
+        ("pixel_step", "i8", 2),
+        *((name, "i4") for name in ("channels", "pool_y", "pool_x", "reversed", "narrow")),
         ("scale", "f4"),
         *((name, "f4", MAX_CHANNELS) for name in ("mean", "deviation")),
     ],
@@ -35,10 +33,13 @@ def launch(problem: PreprocessProblem, strides: tuple[int, ...]) -> Launch:
     outputs = prod(problem.outputs[0].shape)
     greatest = prod(problem.pool) * 255
     packed = np.zeros((), PREPROCESS_DTYPE)
-    packed["outputs"], packed["step"] = outputs, strides
-    packed["origin"] = sum(n * s for n, s in zip(problem.origin, strides[1:], strict=False))
-    sizes = (problem.channels, *problem.size, *problem.pool, problem.reverse, greatest < 2**24)
-    names = ("channels", "height", "width", "pool_y", "pool_x", "reversed", "narrow")
+    image, *pixel, channel = strides
+    tile = (step * size for step, size in zip(pixel, problem.pool, strict=True))
+    packed["outputs"], packed["step"] = outputs, (image, *tile, channel)
+    packed["pixel_step"] = pixel
+    packed["origin"] = sum(n * step for n, step in zip(problem.origin, pixel, strict=True))
+    sizes = (*problem.size, problem.channels, *problem.pool, problem.reverse, greatest < 2**24)
+    names = ("height", "width", "channels", "pool_y", "pool_x", "reversed", "narrow")
     for name, size in zip(names, sizes, strict=True):
         packed[name] = size
     packed["scale"] = problem.scale
