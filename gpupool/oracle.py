@@ -42,6 +42,9 @@ BLOCK = 2**17
 LONG_BLOCK = 2**20
 """The same for averages of whole planes, which take one pass."""
 
+SUM_SCALE = 2.0**64
+"""What float64 terms are divided by where their sum overflows: no window has as many taps."""
+
 SHORT = 16
 """Kernels up to this many taps take one pass per tap; longer ones double."""
 
@@ -414,20 +417,20 @@ def _average(problem: PoolProblem, x: Array, window: Window) -> Array:
     finite = np.isfinite(mean)
     if not finite.all():
         # Only there: what shares a block with an infinity must not notice.
-        mean = np.where(finite, mean, _wide_mean(x, window, counts))
+        wide = _sum(_scaled_down(x), np.float64, window) / counts
+        mean = np.where(finite, mean, _scaled_back(wide))
     return rounded(mean, out)
 
 
-def _wide_mean(x: Array, window: Window, counts: Array) -> Array:
-    """Take the mean of values scaled down by a power of two, where a plain sum overflows."""
-    scale = 2.0 ** taps_of(window).bit_length()
-    return _scaled_back(_sum(x.astype(np.float64) / scale, np.float64, window) / counts, scale)
+def _scaled_down(x: Array) -> Array:
+    """Return terms whose sum cannot overflow, where a plain sum does."""
+    return x.astype(np.float64) / SUM_SCALE
 
 
-def _scaled_back(mean: Array, scale: float) -> Array:
-    """Multiply by ``scale``; what rounding took above the greatest number comes back to it."""
-    greatest = np.finfo(np.float64).max / scale
-    return np.where(np.isinf(mean), mean, np.clip(mean, -greatest, greatest)) * scale
+def _scaled_back(mean: Array) -> Array:
+    """Return the mean of the terms; what rounding took above the greatest number is that."""
+    greatest = np.finfo(np.float64).max / SUM_SCALE
+    return np.where(np.isinf(mean), mean, np.clip(mean, -greatest, greatest)) * SUM_SCALE
 
 
 def rounded(values: Array, dtype: DType) -> Array:
@@ -454,10 +457,20 @@ def _lp(problem: PoolProblem, x: Array, window: Window) -> Array:
     if uncertain.any():
         norm[uncertain] = _scaled_norms(x, window, p, np.argwhere(uncertain))
     if problem.sum_dtype == np.float32 and p % 1:  # float32 may have rounded p, too
-        greatest = float(ml_dtypes.finfo(problem.dtype.numpy).max)
-        least = at_least(taps_of(window), p, float(np.finfo(np.float32).eps))
-        norm = _brought_back(norm, norm * least, greatest)
+        _bring_back(problem, norm, window)
     return rounded(norm, problem.dtype)
+
+
+def _bring_back(problem: PoolProblem, norm: Array, window: Window) -> None:
+    """Change what only roundings to float32 may have taken above the greatest number to that."""
+    greatest = float(ml_dtypes.finfo(problem.dtype.numpy).max)
+    beyond = norm > greatest
+    if beyond.any():
+        # The taps that each window has: the most that any has are fewer in a part of x.
+        taps = np.broadcast_to(_counts(window, include_pad=False), norm.shape)[beyond]
+        eps = float(np.finfo(np.float32).eps)
+        least = norm[beyond] * [at_least(n, problem.p, eps) for n in taps.tolist()]
+        norm[beyond] = _brought_back(norm[beyond], least, greatest)
 
 
 def _norms(x: Array, window: Window, p: float, accumulator: np.dtype[Any]) -> tuple[Array, Array]:
@@ -623,10 +636,8 @@ def _mean_of_samples(terms: Array, samples: int) -> Array:
     finite = np.isfinite(mean)
     if finite.all():
         return mean
-    # The terms are scaled by a power of two where their plain sum overflows.
-    scale = 2.0 ** terms.shape[1].bit_length()
-    wide = (terms.astype(np.float64) / scale).sum(axis=1) / samples
-    return np.where(finite, mean, _scaled_back(wide, scale))
+    wide = _scaled_down(terms).sum(axis=1) / samples
+    return np.where(finite, mean, _scaled_back(wide))
 
 
 class _Samples(NamedTuple):

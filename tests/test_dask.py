@@ -130,6 +130,27 @@ def test_small_norms_of_parts_are_those_of_the_whole():
     assert_bitwise(parts.compute(), whole)
 
 
+MOST, LEAST = float(np.finfo(np.float64).max), float(np.finfo(np.float64).smallest_subnormal)
+
+
+@pytest.mark.parametrize(
+    ("function", "x"),
+    [
+        # Slightly more than the greatest number, by less than the roundings of fifty taps.
+        ("lp_pool", np.array([2.381976325057654e38, 1.891226995945523e38], np.float32)),
+        ("average_pool", np.array([35 * LEAST, MOST, MOST, -MOST, -MOST])),
+    ],
+)
+def test_windows_of_few_taps_at_an_edge_are_those_of_the_whole(function, x):
+    """Parts of x end where the window does, which has few of its many taps there."""
+    whole = np.zeros((1, 1, 100), x.dtype)
+    whole[0, 0, : len(x)] = x
+    arguments = {"kernel_shape": 50, "strides": 50, "pads": (50 - len(x), 0)}
+    arguments |= {"p": 1.5} if function == "lp_pool" else {}
+    parts = getattr(lazy, function)(da.from_array(whole, chunks=(1, 1, 2)), **arguments)
+    assert_bitwise(parts.compute(), getattr(gpupool, function)(whole, **arguments))
+
+
 @pytest.mark.parametrize("function", ["max", "average", "lp"])
 def test_a_chunk_may_be_empty(function):
     x = np.arange(12.0).reshape(1, 2, 6)
