@@ -12,8 +12,9 @@ The scheduler is dask's: threads unless told otherwise, ``distributed.Client()``
 Sliding windows over NumPy chunks give the bits of the whole array whatever the chunks; over CuPy
 chunks maxima do, and sums are rounded in the order of the kernel that suits a chunk. Global
 averages and norms over several spatial chunks combine one partial result of each, always in the
-same order. max_unpool takes Indices that stay in their own plane, as max_pool's do; the RoI
-operators need every image of a chunk of channels at once.
+same order; no norm of a chunk is rounded as a subnormal number. max_unpool takes Indices that stay
+in their own plane, as max_pool's do; the RoI operators need every image of a chunk of channels at
+once.
 
 >>> x = da.arange(24.0).reshape(1, 1, 24).rechunk((1, 1, 5))
 >>> y = max_pool(x, 4, strides=2, pads=1)
@@ -34,6 +35,7 @@ from math import prod
 from typing import Any
 
 import dask.array as da
+import ml_dtypes
 import numpy as np
 from dask.array.utils import meta_from_array
 from dask.base import tokenize
@@ -41,11 +43,12 @@ from dask.highlevelgraph import HighLevelGraph
 
 import gpupool
 from gpupool import arrays, opset
+from gpupool.bounds import at_least
 from gpupool.dtypes import FLOAT64, DType
 from gpupool.dtypes import find as find_dtype
 from gpupool.errors import GpupoolTypeError, GpupoolValueError
 from gpupool.ops import FUNCTIONS, Function
-from gpupool.oracle import rounded
+from gpupool.oracle import brought_back, rounded
 from gpupool.planned import PlannedCall
 from gpupool.problem import PoolProblem, RoiProblem, UnpoolProblem, contiguous, resolve
 from gpupool.window import Axis
@@ -295,10 +298,10 @@ def _pieces(inputs: range, edges: Sequence[int]) -> list[tuple[int, slice, slice
 def _pool_by_partials(problem: PoolProblem, x: Any) -> Any:
     axes = problem.spatial_axes
     x = _without_empty_chunks(x, axes)
-    function = PARTIALS[problem.reduction]
+    partial, combine = PARTIALS[problem.reduction]
     dtype = _partial_dtype(problem)
     partials = x.map_blocks(
-        _partial,
+        partial,
         problem,
         dtype,
         chunks=tuple((1,) * len(c) if a in axes else c for a, c in enumerate(x.chunks)),
@@ -306,7 +309,7 @@ def _pool_by_partials(problem: PoolProblem, x: Any) -> Any:
     )
     sizes = [x.chunks[axis] for axis in axes]
     return partials.rechunk(dict.fromkeys(axes, -1)).map_blocks(
-        function,
+        combine,
         problem,
         sizes,
         chunks=tuple((1,) if a in axes else c for a, c in enumerate(x.chunks)),
@@ -319,10 +322,10 @@ def _without_empty_chunks(x: Any, axes: Iterable[int]) -> Any:
 
 
 def _partial_dtype(problem: PoolProblem) -> DType:
-    """Return the dtype that carries partial results: the accumulator's, so none is rounded."""
+    """Return the dtype that carries partial results: the accumulator's or wider, but for maxima."""
     if problem.reduction == "max":
         return problem.dtype
-    if not problem.dtype.is_float:
+    if problem.reduction == "lp" or not problem.dtype.is_float:
         return FLOAT64
     return find_dtype("accumulator", problem.dtype.accumulator)
 
@@ -340,9 +343,44 @@ def _partial(x: Any, problem: PoolProblem, dtype: DType) -> Any:
     return _global(problem, x, **({} if problem.reduction == "max" else {"out_dtype": dtype}))
 
 
-def _combine(partials: Any, problem: PoolProblem, _: Sequence[Sequence[int]]) -> Any:
-    """Take the maximum of maxima, or the norm of norms."""
-    return _global(problem, partials).astype(problem.out_dtype.numpy, copy=False)
+def _combine(maxima: Any, problem: PoolProblem, _: Sequence[Sequence[int]]) -> Any:
+    """Take the maximum of maxima."""
+    return _global(problem, maxima)
+
+
+LIFT = np.int32(64)
+"""The power of two by which small norms are multiplied: no subnormal number has as many bits."""
+
+
+def _partial_norm(x: Any, problem: PoolProblem, dtype: DType) -> Any:
+    """Take norms in the accumulator's type: small ones lifted by 2^64, and told by their sign.
+
+    Subnormal ones would lose much of what they are, which adds up.
+    """
+    accumulator = problem.dtype.accumulator
+    x = x.astype(accumulator, copy=False)
+    norms = _global(problem, x)
+    small = (norms > 0) & (norms < np.finfo(accumulator).tiny * 2.0**LIFT)
+    if bool(small.any()):
+        norms = np.where(small, -_global(problem, np.ldexp(x, LIFT * small)), norms)
+    return norms.astype(dtype.numpy, copy=False)
+
+
+def _combine_norms(norms: Any, problem: PoolProblem, _: Sequence[Sequence[int]]) -> Any:
+    """Take the norm of norms, all lifted by 2^64, or lowered by as much where that overflows.
+
+    What is lost of small ones by lowering counts for nothing beside such a norm if p >= 1/16.
+    """
+    magnitudes, lifted = abs(norms), LIFT * (norms < 0)
+    eps = float(np.finfo(problem.dtype.accumulator).eps)
+    with np.errstate(all="ignore"):
+        up, down = (_global(problem, np.ldexp(magnitudes, by - lifted)) for by in (LIFT, -LIFT))
+        fits = np.isfinite(up)
+        norm, back = np.where(fits, up, down), np.where(fits, -LIFT, LIFT)
+        least = norm * at_least(prod(problem.spatial), problem.p, eps)
+        greatest = float(ml_dtypes.finfo(problem.dtype.numpy).max)
+        whole = brought_back(np.ldexp(norm, back), np.ldexp(least, back), greatest)
+        return rounded(whole, problem.out_dtype)
 
 
 def _combine_means(means: Any, problem: PoolProblem, sizes: Sequence[Sequence[int]]) -> Any:
@@ -363,12 +401,12 @@ def _combine_means(means: Any, problem: PoolProblem, sizes: Sequence[Sequence[in
         return rounded(mean, problem.out_dtype)
 
 
-PARTIALS: dict[str, Function] = {
-    "max": _combine,
-    "lp": _combine,
-    "average": _combine_means,
+PARTIALS: dict[str, tuple[Function, Function]] = {
+    "max": (_partial, _combine),
+    "lp": (_partial_norm, _combine_norms),
+    "average": (_partial, _combine_means),
 }
-"""How the partial results of a reduction become one."""
+"""How a reduction's partial results are taken, and how they become one."""
 
 
 # MaxUnpool and the RoI operators: chunks of batch and channels

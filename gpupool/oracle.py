@@ -470,7 +470,7 @@ def _bring_back(problem: PoolProblem, norm: Array, window: Window) -> None:
         taps = np.broadcast_to(_counts(window, include_pad=False), norm.shape)[beyond]
         eps = float(np.finfo(np.float32).eps)
         least = norm[beyond] * [at_least(n, problem.p, eps) for n in taps.tolist()]
-        norm[beyond] = _brought_back(norm[beyond], least, greatest)
+        norm[beyond] = brought_back(norm[beyond], least, greatest)
 
 
 def _norms(x: Array, window: Window, p: float, accumulator: np.dtype[Any]) -> tuple[Array, Array]:
@@ -508,11 +508,11 @@ def _scaled_norms(x: Array, window: Window, p: float, places: Array) -> Array:
         mantissas, exponents = np.frexp([greatest, half, half])
         product, exponent = mantissas.prod(axis=0), exponents.sum(axis=0)
         least = np.ldexp(product * at_least(taps.shape[1], p, float(info.eps)), exponent)
-        norms[some] = _brought_back(np.ldexp(product, exponent), least, float(info.max))
+        norms[some] = brought_back(np.ldexp(product, exponent), least, float(info.max))
     return norms
 
 
-def _brought_back(norm: Array, least: Array, greatest: float) -> Array:
+def brought_back(norm: Array, least: Array, greatest: float) -> Array:
     """Return ``greatest`` for what only roundings took above it, from ``least`` on."""
     return np.where(least <= greatest, np.minimum(norm, greatest), norm)
 

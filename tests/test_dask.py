@@ -28,7 +28,7 @@ from tests import strategies
 from tests.conftest import Backend, numpy_backend
 from tests.kinds import JAX, TORCH
 from tests.test_oracle import assert_right
-from tests.tolerance import assert_bitwise
+from tests.tolerance import assert_bitwise, greatest, least_subnormal
 
 da = pytest.importorskip("dask.array", reason="dask is not installed")
 lazy = pytest.importorskip("gpupool.dask")
@@ -149,6 +149,25 @@ def test_windows_of_few_taps_at_an_edge_are_those_of_the_whole(function, x):
     arguments |= {"p": 1.5} if function == "lp_pool" else {}
     parts = getattr(lazy, function)(da.from_array(whole, chunks=(1, 1, 2)), **arguments)
     assert_bitwise(parts.compute(), getattr(gpupool, function)(whole, **arguments))
+
+
+@pytest.mark.parametrize("dtype", strategies.FLOATS)
+@pytest.mark.parametrize("p", [1, 2, 0.5, 0.1, 1.3])
+def test_global_norms_of_chunks_are_as_right_as_those_of_the_whole(dtype, p):
+    """Of subnormals, beside a greater chunk or not, and within a few roundings of the greatest."""
+    kind = strategies.dtype_of(dtype)
+    least, most = float(least_subnormal(kind)), float(greatest(kind))
+    rng, first = np.random.default_rng(int(10 * p)), np.arange(30) == 0
+    shares = 1 - rng.random((4, 30))
+    small = [np.ones(30), rng.integers(0, 60, 30), np.where(first, 2.0**20, 1), np.zeros(30)]
+    planes = [
+        *(each * least for each in small),
+        np.where(first, most, least),
+        *(most * (shares / (shares**p).sum(1, keepdims=True) ** (1 / p))),
+    ]
+    x = np.stack(planes)[None].astype(kind)
+    found = lazy.global_lp_pool(da.from_array(x, chunks=(1, 9, 2)), p=p).compute()
+    assert_right(strategies.Case("global_lp_pool", (x,), {"p": p}), (found,))
 
 
 @pytest.mark.parametrize("function", ["max", "average", "lp"])
