@@ -65,10 +65,11 @@ class PoolingNode:
     @classmethod
     def read(cls, node: Any, opset: int) -> PoolingNode:
         """Check a NodeProto against the version that ``opset`` means."""
-        with _about(label(node), node.op_type):
+        with about(label(node), node.op_type):
             kinds = {a.name: onnx.AttributeProto.AttributeType.Name(a.type) for a in node.attribute}
             opsets.check_node(node.op_type, opset, kinds, len(node.output))
             _check_inputs(node)
+            check_outputs(node)
             _check_bound(node)
             values = {a.name: attribute_value(a) for a in node.attribute}
         return cls(label(node), node.op_type, opset, values, tuple(node.input), tuple(node.output))
@@ -82,7 +83,7 @@ class PoolingNode:
             arguments["output_shape"] = None if output_shape is None else output_shape.tolist()
         if len(self.outputs) > 1 and self.outputs[1]:
             arguments["return_indices"] = True
-        with _about(self.name, self.op):
+        with about(self.name, self.op):
             result = FUNCTIONS[self.op](*arrays, **arguments, opset=self.opset)
         return result if isinstance(result, tuple) else (result,)
 
@@ -107,6 +108,14 @@ def _check_inputs(node: Any) -> None:
         )
 
 
+def check_outputs(node: Any) -> None:
+    """Refuse a node without the output that every operator has."""
+    if not any(node.output[:1]):
+        raise GpupoolValueError(
+            f"outputs are {list(node.output)}: {node.op_type} gives the first by name"
+        )
+
+
 def _check_bound(node: Any) -> None:
     for attribute in node.attribute:
         if attribute.ref_attr_name:
@@ -117,7 +126,7 @@ def _check_bound(node: Any) -> None:
 
 
 @contextmanager
-def _about(name: str, op: str) -> Iterator[None]:
+def about(name: str, op: str) -> Iterator[None]:
     """Put the node before the message of an error."""
     try:
         yield

@@ -21,7 +21,9 @@ from gpupool.errors import GpupoolError, GpupoolValueError
 from gpupool.nodes import (
     DOMAINS,
     PoolingNode,
+    about,
     attribute_value,
+    check_outputs,
     checked_feeds,
     default_opset,
     is_pooling,
@@ -140,6 +142,8 @@ def _step(node: Any, opset: int, gpu: bool) -> Step:
         pool = PoolingNode.read(node, opset)
         return lambda *inputs: pool.run(inputs, gpu)[0]
     if node.domain in DOMAINS and node.op_type in AROUND:
+        with about(label(node), node.op_type):
+            check_outputs(node)
         return partial(_reshape, node)
     raise GpupoolValueError(
         f"node {label(node)} is {node.domain or 'ONNX'}'s {node.op_type}: this backend runs "

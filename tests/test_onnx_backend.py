@@ -20,6 +20,7 @@ from onnx.backend.test.loader import load_model_tests
 
 from gpupool import GpupoolError, GpupoolTypeError, GpupoolValueError, gpu_available
 from gpupool import onnx_backend as backend
+from gpupool.onnx import Session
 from gpupool.onnx_backend import AROUND, GpupoolBackend, GpupoolRep
 from gpupool.opset import NEWEST, OPERATORS
 from tests import emulator
@@ -233,6 +234,24 @@ def test_another_operator_is_named() -> None:
         backend.prepare(other)
     assert not backend.is_compatible(other)
     assert backend.is_compatible(model(MAX, inputs=[value("x")], outputs=[value("y")]))
+
+
+@pytest.mark.parametrize("outputs", [["", "i"], [""]])
+@pytest.mark.parametrize("op", ["MaxPool", "Squeeze"])
+def test_a_node_whose_first_output_is_left_out_is_refused(op: str, outputs: list[str]) -> None:
+    """As onnxruntime does: only optional outputs may have an empty name."""
+    attributes = {"kernel_shape": [2, 2]} if op == "MaxPool" else {}
+    node = helper.make_node(op, ["x"], outputs, name="top", **attributes)
+    message = rf"^node top \({op}\): outputs are \['.*\]: {op} gives the first by name$"
+    with pytest.raises(GpupoolValueError, match=message):
+        backend.run_node(node, [X])
+    indices = value("i", TensorProto.INT64)
+    made = model(node, inputs=[value("x")], outputs=[indices] if outputs[1:] else [value("x")])
+    with pytest.raises(GpupoolValueError, match=message):
+        backend.prepare(made)
+    if op == "MaxPool":
+        with pytest.raises(GpupoolValueError, match=message):
+            Session(made)
 
 
 def test_the_same_operator_of_another_domain_is_another() -> None:
