@@ -944,6 +944,21 @@ def test_columns_and_rows_have_short_code_where_any_has() -> None:
     assert least.instructions < way.instructions
 
 
+@pytest.mark.parametrize(
+    ("dtype", "size", "kernel", "stride", "limit"),
+    [("bfloat16", 69, 3, 1, rows.LONG_CODE), ("uint8", 58, 3, 2, rows.MOST_CODE)],
+)
+def test_odd_rows_of_results_are_written_singly_where_words_would_take_too_long_code(
+    dtype: str, size: int, kernel: int, stride: int, limit: float
+) -> None:
+    way = separated(dtype, (size, size), kernel_shape=kernel, strides=stride, pads=1)
+    by_words = dataclasses.replace(way, by_words=True)
+    assert (way.by_words, way.widths[1], by_words.widths[1]) == (False, 1, 0)
+    assert way.code <= limit < by_words.code
+    assert by_words.turns < way.turns
+    assert plan(way.problem).kernel == "separable_planes"
+
+
 def test_blocks_whose_results_begin_anywhere_in_a_vector_are_smaller() -> None:
     """Eight planes of 63 x 63 results are whole vectors, and too much for three blocks at once."""
     way = separated("float16", (63, 63), kernel_shape=3, strides=2)

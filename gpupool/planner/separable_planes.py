@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import chain
+from itertools import chain, product
 from math import gcd, inf
 from operator import attrgetter
 from typing import NamedTuple
@@ -122,13 +122,16 @@ def cheapest(
 ) -> Separated | None:  # fmt: skip
     """Return the blocks that issue least, if they cost no more than ``most``.
 
-    Of those with long code only where none with short code do, and they cost clearly less.
+    Of those with long code only where none with short code do, and they cost clearly less. Rows
+    that words may begin anywhere in are written by words, unless that makes the code too long.
     """
     if alignment < VECTOR_BYTES or not serves(problem, geometry):
         return None
     ways = list(_ways(problem, geometry))
-    for most_code, limit in ((MOST_CODE, most), (LONG_CODE, most / AHEAD)):
-        fitting = (way for way in ways if way.code <= most_code)
+    singly = [replace(way, by_words=False) for way in ways if way.by_words]
+    limits = (MOST_CODE, most), (LONG_CODE, most / AHEAD)
+    for (most_code, limit), some in product(limits, (ways, singly)):
+        fitting = (way for way in some if way.code <= most_code)
         way = min(fitting, key=attrgetter("instructions"), default=None)
         if way and (laid := _laid_out(way, limit)):
             return laid
@@ -151,6 +154,12 @@ def serves(problem: PoolProblem, geometry: Geometry) -> bool:
     return adjoin(geometry) and all(a.touches and a.dilation == 1 for a in geometry.axes)
 
 
+def _by_words(problem: PoolProblem, geometry: Geometry) -> bool:
+    """Whether words begin anywhere in rows of results, and each has one at least."""
+    item, out = problem.dtype.itemsize, geometry.axes[-1].out
+    return vector_width(VECTOR_BYTES, problem.dtype, out) * item < WORD_BYTES <= out * item
+
+
 def _are_maxima(problem: PoolProblem) -> bool:
     return problem.reduction == "max" and not problem.indices
 
@@ -167,13 +176,13 @@ def _ways(problem: PoolProblem, geometry: Geometry) -> Iterator[Separated]:
     They may take all the shared memory that a block has: threads read whole columns at once, so
     that few of them keep memory busy.
     """
-    one = Separated(problem, geometry, 1)
+    one = Separated(problem, geometry, 1, by_words=_by_words(problem, geometry))
     down, along = one.axes
     threads = max(along.size, down.out) / one.many  # of a plane
     if one.line > LINE or threads * geometry.planes < BLOCKS * THREADS:
         return
     for planes in range(one.deep, min(int(THREADS / threads), geometry.planes) + 1):
-        way = Separated(problem, geometry, planes)
+        way = replace(one, planes=planes)
         if (
             FEW_THREADS <= way.threads <= THREADS
             and way.shared <= SHARED_BYTES
@@ -189,6 +198,7 @@ class Separated:
     problem: PoolProblem
     geometry: Geometry
     planes: int
+    by_words: bool  # whether words begin anywhere in rows of results
     aligned: bool = False  # whether columns of neighbouring layers lie in neighbouring banks, too
 
     @property
@@ -242,15 +252,10 @@ class Separated:
 
     @cached_property
     def widths(self) -> tuple[int, int]:
-        """Cells of a load of a row, and elements of a store of results.
-
-        No number of elements where words begin anywhere in a row of them.
-        """
+        """Cells of a load of a row, and elements of a store of results, or 0 by words."""
         load = gcd(self.columns, VECTOR_BYTES // self.cell_bytes)
-        out, dtype = self.axes[1].out, self.problem.dtype
-        store = vector_width(VECTOR_BYTES, dtype, out)
-        anywhere = store * dtype.itemsize < WORD_BYTES <= out * dtype.itemsize
-        return load, 0 if anywhere else store
+        store = vector_width(VECTOR_BYTES, self.problem.dtype, self.axes[1].out)
+        return load, 0 if self.by_words else store
 
     @cached_property
     def pitch(self) -> int:
