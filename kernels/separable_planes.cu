@@ -162,6 +162,15 @@ __device__ inline bool doubtful(const Op& op, const typename Op::Accumulator (&s
     return op.doubtful(doubt);
 }
 
+// Makes those results of a row again that are not finite.
+template <int Columns, int Stride, class Op, class Counts>
+__device__ inline void look_again(const Op& op, Again<typename Op::Element> window, typename Op::Out* results,
+                                  const Counts& counts) {
+#pragma unroll 1
+    for (int c = 0; c < Columns; ++c, window.column += Stride)
+        if (!finite(value(results[c]))) results[c] = op.careful(window, counts(c));
+}
+
 template <class Op, class Kernel, class Stride, int PadDown, int PadAlong, int Height, int Width, int Rows,
           int Columns, int Load, int Store, int Pitch, int Layer, bool Spread, int Planes, int Threads, int Back,
           bool Whole>
@@ -217,15 +226,8 @@ separable_planes(const typename Op::Element* __restrict__ x, typename Op::Out* _
     else unstage_anywhere<Out, Threads, Back, Spread>(found - front, to - front, front, front + here * results);
     if constexpr (!Op::exact) {
         __syncthreads();
-        if (again) {
-            const int row = i % Rows * Stride::at(0) - PadDown;
-            const T* const plane = x + static_cast<long long>(first + i / Rows) * size;
-#pragma unroll 1
-            for (int c = 0; c < Columns; ++c) {
-                if (finite(value(to[one + c]))) continue;
-                const Again<T> traverse{w.axis[0], w.axis[1], plane, row, c * Stride::at(1) - PadAlong};
-                to[one + c] = of.op.careful(traverse, counts(c));
-            }
-        }
+        const T* const plane = x + static_cast<long long>(first + i / Rows) * size;
+        const Again<T> window{w.axis[0], w.axis[1], plane, i % Rows * Stride::at(0) - PadDown, -PadAlong};
+        if (again) look_again<Columns, Stride::at(1)>(of.op, window, to + one, counts);
     }
 }

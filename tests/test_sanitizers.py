@@ -513,11 +513,11 @@ BUGS = {
         means_of_great_and_small, "separable_planes",
     ),
     "averages looked at again before they lie in memory": Planted(
-        "separable_planes.cu", "        __syncthreads();\n        if (again)", "        if (again)",
+        "separable_planes.cu", "        __syncthreads();\n        const T", "        const T",
         RACE + "global", means_of_great_and_small, "separable_planes",
     ),
     "certain averages made again": Planted(
-        "separable_planes.cu", "if (finite(value(to[one + c]))) continue;", "", None,
+        "separable_planes.cu", "if (!finite(value(results[c]))) results", "results", None,
         means_of_great_and_small, "separable_planes",
     ),
     "windows over an edge divided by all taps": Planted(
