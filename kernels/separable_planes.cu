@@ -10,10 +10,10 @@
 // more. Spread: these lie as `spread` says. Whole: all blocks have Planes, whose results begin and end with
 // vectors. One block at least is to fit: where nothing is said some spill, to fit more.
 //
-// Results of a row whose average may be none, for its sum overflowed, are made again once they lie in memory.
+// Averages of sums that are not finite are made again, tap by tap, once all results lie in memory.
 // Counted cost in instructions per output of 5 x 5 and 13 x 13 in square planes of 10 to 28 rows, as many
 // outputs: maxima of even sizes Half 6 to 9, bytes 7 to 13, float 9 to 13, double 22 to 30; of odd sizes Half 8 to
-// 11, bytes 8 to 13, float 11 to 14, double 24 to 28; averages Half 14 to 26, float 15 to 26, double 18 to 30.
+// 12, bytes 8 to 13, float 11 to 15, double 24 to 30; averages 14 to 31.
 #include "merged.cuh"
 #include "staged.cuh"
 

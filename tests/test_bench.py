@@ -1246,7 +1246,7 @@ SEPARATED = [
 @pytest.mark.slow
 @pytest.mark.usefixtures("tools")
 def test_columns_then_rows_are_taken_where_all_that_is_served_is_less_by_the_counts() -> None:
-    """Of 120 drawn cases all issued and cost what was estimated within 16 and 4 %."""
+    """Of 190 drawn cases all issued and cost what was estimated within 15 and 8 %."""
     others = analysed(planned(SEPARATED, **emulator.ROWS_ALONE))
     for case, row, other in zip(SEPARATED, analysed(planned(SEPARATED)), others, strict=True):
         geometry = Geometry.of(case.problem, contiguous(case.problem.shape))
@@ -1259,6 +1259,8 @@ def test_columns_then_rows_are_taken_where_all_that_is_served_is_less_by_the_cou
         (launch,) = row["launches"]
         assert 16 in {a["bytes"] for a in launch["accesses"] if a["name"] == "STG"}
         assert launch["spills"] == 0
+        blocks = launch["occupancy"] * static.WARPS / (issue.whole_warps(launch["block"]) / 32)
+        assert blocks >= separable_planes.AT_ONCE, case
 
 
 @pytest.mark.slow

@@ -796,7 +796,7 @@ def separated(dtype: str, spatial: tuple[int, ...], op: str = "max", **window: A
             "int8",
             (14, 10),
             {"kernel_shape": 7, "pads": 3},
-            "3 3 14 10 14 10 1 0 5 70 false 32 224 1",
+            "3 3 14 10 14 10 1 2 5 70 false 32 224 1",
         ),
         # Rows of results that are two vectors, or four, would meet in banks.
         (
@@ -866,7 +866,12 @@ NO_COLUMNS: dict[str, tuple[Any, ...]] = {
     "Indices": ("max", "float32", (64, 512, 20, 20), {"return_indices": True}),
     "averages of bytes": ("average", "uint8", (64, 512, 20, 20), {}),
     "norms": ("lp", "float32", (64, 512, 20, 20), {}),
-    "averages of many taps": ("average", "float32", (64, 512, 20, 20), {"kernel_shape": 17}),
+    "averages of many taps": (
+        "average",
+        "float32",
+        (64, 512, 20, 20),
+        {"kernel_shape": (17, 16), "pads": 8},
+    ),
     "dilated windows": (
         "max",
         "float32",
@@ -883,6 +888,10 @@ NO_COLUMNS: dict[str, tuple[Any, ...]] = {
     "few outputs": ("max", "float32", (1, 512, 20, 20), {"pads": 6}),
     "more threads than a block has": ("max", "int8", (64, 512, 13, 514), {"pads": 6}),
 }
+
+
+def test_averages_of_as_many_taps_as_a_table_has_are_taken_by_columns() -> None:
+    assert separated("float32", (20, 20), "average", kernel_shape=16, pads=8).geometry.taps == 256
 
 
 @pytest.mark.parametrize("why", NO_COLUMNS)
@@ -918,12 +927,15 @@ def test_columns_are_taken_where_code_is_short_and_registers_hold_some_blocks(
 
 def test_columns_are_not_taken_where_rows_are_as_soon_as_memory() -> None:
     """Though much less is served: rows have more threads and shorter kernels."""
-    way = separated("float32", (64, 64), "average", kernel_shape=3, strides=2, pads=1)
+    way = separated("float32", (32, 32), "average", kernel_shape=3, strides=2, pads=1)
     tile = rows.cheapest(way.problem, way.geometry, 16)
     assert tile is not None
     needed = rows.total_cost(way.problem, way.geometry, tile.usual)
+    assert way.code <= rows.MOST_CODE
     assert AHEAD * way.cost < needed < rows.memory_time(way.problem, way.geometry)
     assert plan(way.problem).kernel == "rows"
+    with emulator.constants(ALONE=0.9):  # as if it came later
+        assert plan(way.problem).kernel == "separable_planes"
 
 
 def test_long_code_of_columns_and_rows_must_cost_clearly_less() -> None:
@@ -1012,6 +1024,8 @@ def test_past_the_cap_of_sizes_no_columns_are_taken() -> None:
         ("int8", (10, 12), {"kernel_shape": 9, "pads": 4}),
         ("float16", (13, 13), {"kernel_shape": 13, "pads": 6}),
         ("uint8", (8, 13), {"kernel_shape": (5, 7), "strides": (2, 1), "pads": (2, 3, 1, 2)}),
+        ("uint8", (13, 13), {"kernel_shape": 5, "pads": 2}),  # words of rows that begin anywhere
+        ("int8", (14, 14), {"kernel_shape": 3, "pads": 1}),
         ("float16", (13, 17), {"op": "average", "kernel_shape": 3, "pads": 1}),
         ("float64", (9, 12), {"op": "average", "kernel_shape": 3, "strides": 2}),
     ],
@@ -1118,6 +1132,7 @@ def test_what_columns_and_rows_cost_counts_as_by_hand() -> None:
         # Down 8 rows and their 6 results; along 4 words and 6 results of each of two rows, by four
         # and by two, or along 9 and the words that 7 of two planes have.
         ("float16", 8, (8 + 6, 2 * (4 / 4 + 6 / 2)), (0, 8 + 6)),
+        ("uint8", 10, (8 + 6, 2 * (5 / 1 + 8 / 8)), (8, 10 + 8)),
         ("float16", 9, (2 * 8 + 6, 9 + 2 * 3), (8, 7)),
         ("int8", 9, (2 * 8 + 6, 9 + 2 * 1), (8, 7)),
     ],
@@ -1126,6 +1141,7 @@ def test_words_of_two_elements_are_made_and_taken_apart(
     dtype: str, columns: int, accesses: tuple[float, float], words: tuple[int, int]
 ) -> None:
     way = separated(dtype, (8, columns), kernel_shape=3)
+    way = dataclasses.replace(way, by_words=columns % 2 == 1)
     access, word, merge, result = separable_planes.COSTS[dtype]
     assert word == result  # of which there are two in each
     anywhere = 0.0

@@ -498,15 +498,15 @@ BUGS = {
     ),
     "results in front of the first whole word": Planted(
         "staged.cuh", "if (i < front) to[i]", "if (false) to[i]", None,
-        bytes_of_an_odd_plane, "separable_planes",
+        bytes_of_longer_rows, "separable_planes",
     ),
     "results behind the last whole word": Planted(
         "staged.cuh", "if (i < ((Many - front) & (width - 1))) to", "if (false) to", None,
-        bytes_of_an_odd_plane, "separable_planes",
+        bytes_of_longer_rows, "separable_planes",
     ),
     "words not shifted to where rows begin": Planted(
         "staged.cuh", "0x3210 + 0x1111 * (front * sizeof(T))", "0x3210", None,
-        bytes_of_an_odd_plane, "separable_planes",
+        bytes_of_longer_rows, "separable_planes",
     ),
     "averages that nobody looks at again": Planted(
         "separable_planes.cu", "again = doubtful(of.op, windows)", "again = false", None,

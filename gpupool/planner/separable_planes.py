@@ -8,10 +8,10 @@ hardly depends on the window.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import chain, product
+from itertools import chain
 from math import gcd, inf
 from operator import attrgetter
 from typing import NamedTuple
@@ -109,9 +109,9 @@ whole word or behind its last one."""
 CODE, AGAIN_CODE = 45, 125
 """Those that take to compile as long as the copies, and as what looks at results again."""
 
-LINE, BESIDE = 160, 14
+LINE, BESIDE, BESIDE_SUMS = 160, 14, 20
 """Registers of the line that a thread holds, at most, for with more some cards spill, and those
-that it has beside it."""
+that it has beside it, of maxima and of sums."""
 
 AT_ONCE = 3
 """Blocks that a multiprocessor has at least: one reads memory while others merge."""
@@ -123,28 +123,29 @@ def cheapest(
     """Return the blocks that issue least, if they cost no more than ``most``.
 
     Of those with long code only where none with short code do, and they cost clearly less. Rows
-    that words may begin anywhere in are written by words, unless that makes the code too long.
+    that words may begin anywhere in are written by words or one by one, whichever costs less.
     """
     if alignment < VECTOR_BYTES or not serves(problem, geometry):
         return None
     ways = list(_ways(problem, geometry))
     singly = [replace(way, by_words=False) for way in ways if way.by_words]
-    limits = (MOST_CODE, most), (LONG_CODE, most / AHEAD)
-    for (most_code, limit), some in product(limits, (ways, singly)):
-        fitting = (way for way in some if way.code <= most_code)
-        way = min(fitting, key=attrgetter("instructions"), default=None)
-        if way and (laid := _laid_out(way, limit)):
-            return laid
+    for most_code, limit in ((MOST_CODE, most), (LONG_CODE, most / AHEAD)):
+        laid = list(chain.from_iterable(_laid_out(of, most_code, limit) for of in (ways, singly)))
+        if laid:
+            return min(laid, key=attrgetter("cost"))
     return None
 
 
-def _laid_out(way: Separated, most: float) -> Separated | None:
-    """Return blocks as they lie in shared memory in fewer turns, if they cost no more than that."""
-    if way.least_cost > most:
-        return None  # before its turns are counted, which takes longest
+def _laid_out(ways: Iterable[Separated], most_code: float, most: float) -> Iterator[Separated]:
+    """Give those that issue least as they lie in fewer turns, if they cost no more than that."""
+    fitting = (way for way in ways if way.code <= most_code)
+    way = min(fitting, key=attrgetter("instructions"), default=None)
+    if way is None or way.least_cost > most:
+        return  # before its turns are counted, which takes longest
     layouts = (way, replace(way, aligned=True))
     way = min((of for of in layouts if of.shared <= SHARED_BYTES), key=attrgetter("turns"))
-    return way if way.cost <= most else None
+    if way.cost <= most:
+        yield way
 
 
 def serves(problem: PoolProblem, geometry: Geometry) -> bool:
@@ -280,8 +281,7 @@ class Separated:
         """Bytes of shared memory: of cells, and then of results, which are spread within lines."""
         results = self.layers * self.deep * self._result_bytes
         results += 0 if self._whole else VECTOR_BYTES - self.problem.dtype.itemsize
-        lines = -(-results // LINE_BYTES) * LINE_BYTES
-        return max(self.layers * self.layer * self.cell_bytes, lines)
+        return max(self.layers * self.layer * self.cell_bytes, round_up(results, LINE_BYTES))
 
     @property
     def line(self) -> int:
@@ -291,8 +291,12 @@ class Separated:
 
     @property
     def registers(self) -> int:
-        """Registers of a block, about."""
-        return round_up(self.threads, WARP) * (self.line + BESIDE)
+        """Registers of a block, about: sums at stride 1 are all held beside the line."""
+        held = self.line + BESIDE
+        if self.problem.reduction != "max":
+            cells = max(axis.size + axis.out * (axis.stride == 1) for axis in self.axes)
+            held = cells * self.cell_bytes // WORD_BYTES + BESIDE_SUMS
+        return round_up(self.threads, WARP) * held
 
     @property
     def _singles(self) -> int:
