@@ -17,6 +17,7 @@ import numpy as np
 
 import gpupool
 from gpupool import launch, planned, planner
+from gpupool.arrays import Array
 from gpupool.jit import kernel_folder
 from tests.cuda_on_cpu import (
     FORWARD,
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from gpupool.planner import Launch
     from gpupool.problem import Output, Problem
 
-Array = np.ndarray[Any, Any]
 
 PLANNER = [planner, *(getattr(planner, module.name) for module in iter_modules(planner.__path__))]
 """The package and its modules, each of which may hold a constant under its name."""

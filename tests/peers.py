@@ -22,13 +22,13 @@ import numpy as np
 
 import gpupool
 from gpupool import peers
+from gpupool.arrays import Array
 from gpupool.bounds import gamma
 from gpupool.dtypes import find
 from gpupool.peers import Case, Outputs, Peer, RefusedError, model
 from gpupool.problem import PoolProblem, resolve
 from tests import tolerance
 
-Array = np.ndarray[Any, Any]
 Draw = Callable[[int, int], int]
 """Gives an integer between two bounds, both included: Hypothesis' or Python's own generator."""
 

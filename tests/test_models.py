@@ -18,11 +18,10 @@ from onnx.reference import ReferenceEvaluator
 
 import gpupool.onnx
 from gpupool import tolerance
+from gpupool.arrays import Array
 from gpupool.nodes import PoolingNode, is_pooling
 from gpupool.onnx import NodeTime, Session
 from gpupool.problem import resolve
-
-Array = np.ndarray[Any, Any]
 
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 POOLING_NODES = {

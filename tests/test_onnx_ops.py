@@ -15,14 +15,13 @@ from onnx.reference import ReferenceEvaluator
 import gpupool
 import gpupool.onnx
 from gpupool import GpupoolTypeError, GpupoolValueError, device
+from gpupool.arrays import Array
 from gpupool.dtypes import DTYPES, FLOAT32, DType, find
 from gpupool.nodes import PoolingNode
 from gpupool.onnx_backend import prepare, run_node
 from gpupool.ops import FUNCTIONS
 from gpupool.opset import NEWEST, OPERATORS, Version
 from tests import tolerance
-
-Array = np.ndarray[Any, Any]
 
 VALUES: dict[str, Any] = {
     "kernel_shape": [2, 3],

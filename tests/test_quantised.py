@@ -13,11 +13,10 @@ import pytest
 from onnx import TensorProto, helper
 
 from gpupool import GpupoolError, GpupoolTypeError, GpupoolValueError, quantised
+from gpupool.arrays import Array
 from tests import emulator
 from tests.conftest import Backend, emulator_backend
 from tests.kinds import JAX, TORCH
-
-Array = np.ndarray[Any, Any]
 
 CASES = 500
 BOUNDARY = 1e-5

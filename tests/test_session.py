@@ -17,10 +17,9 @@ import gpupool
 from gpupool import GpupoolError, GpupoolMemoryError, GpupoolTypeError, GpupoolValueError
 from gpupool import model as models
 from gpupool import session as session_module
+from gpupool.arrays import Array
 from gpupool.onnx import Session
 from gpupool.session import VARIANTS
-
-Array = np.ndarray[Any, Any]
 
 FLOAT, INT64, BFLOAT16 = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BFLOAT16
 SPINNING = "session.intra_op.allow_spinning"
