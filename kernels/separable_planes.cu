@@ -82,7 +82,8 @@ template <class Op> struct Cells {
             }
         }
     }
-    // Writes the results of a line, or of two. Window c is divided by count(c).
+    // Writes the results of a line, or of two: Store at once, or where that is 0 by words, wherever these begin.
+    // Window c is divided by count(c).
     template <int Store, bool Spread, int Size, class Count>
     __device__ void write(const Cell (&windows)[Size], Out* results, int one, int other, Count count) const {
         if constexpr (Store > 0) {

@@ -208,6 +208,11 @@ class Separated:
         down, along = self.geometry.axes
         return down, along
 
+    @property
+    def sums(self) -> bool:
+        """Whether windows are averaged."""
+        return self.problem.reduction != "max"
+
     @cached_property
     def many(self) -> int:
         """Elements that a cell of shared memory holds: two in a word, if they are narrow."""
@@ -293,7 +298,7 @@ class Separated:
     def registers(self) -> int:
         """Registers of a block, about: sums at stride 1 are all held beside the line."""
         held = self.line + BESIDE
-        if self.problem.reduction != "max":
+        if self.sums:
             cells = max(axis.size + axis.out * (axis.stride == 1) for axis in self.axes)
             held = cells * self.cell_bytes // WORD_BYTES + BESIDE_SUMS
         return round_up(self.threads, WARP) * held
@@ -337,24 +342,35 @@ class Separated:
         """Instructions of a thread whatever the lines."""
         return SETUP + UNEVEN * (not self._whole) + SKEW * (not self._aligned)
 
+    @property
+    def _each(self) -> _Cost:
+        return (SUM_COSTS if self.sums else COSTS)[self.problem.dtype.name]
+
     @cached_property
     def _of_lines(self) -> tuple[float, float]:
         """Instructions for a column, and for a row."""
-        (down, along), (_, store) = self.axes, self.widths
-        dtype, sums = self.problem.dtype, self.problem.reduction != "max"
-        access, word, merge, result = (SUM_COSTS if sums else COSTS)[dtype.name]
+        return self._of_column(), self._of_row()
+
+    def _of_column(self) -> float:
+        (down, _), (access, word, merge, _) = self.axes, self._each
         # Words of two columns are in memory as they are but for bytes, of which there are halves.
-        in_words = word * (sums or self.deep == 2 or dtype.itemsize == 1)
-        of_column = (access * self.deep + in_words) * len(taps(down)) + access * down.out
-        of_row = access * self.wide * len(self._loads) + result * along.out
-        of_row += word * len(taps(along)) * (self.wide - 1)
+        in_words = word * (self.sums or self.deep == 2 or self.problem.dtype.itemsize == 1)
+        read = (access * self.deep + in_words) * len(taps(down))
+        return read + access * down.out + merge * merges(down)
+
+    def _of_row(self) -> float:
+        (_, along), (access, word, merge, result) = self.axes, self._each
+        read = access * self.wide * len(self._loads) + word * len(taps(along)) * (self.wide - 1)
+        written = result * along.out + self.many * self._stores_of_line()
+        if self.sums:
+            written += AVERAGES + DOUBTS * (not exact(self.problem)) + PARTIAL * partial(along)
+        return read + written + merge * merges(along)
+
+    def _stores_of_line(self) -> float:
+        (_, store), access = self.widths, self._each.access
         if store:
-            of_row += (access + SPREAD * self.spread) * self.many * along.out / store
-        else:
-            of_row += self.many * (ANYWHERE + SINGLE * self._singles + (access + 1) * self._words)
-        if sums:
-            of_row += AVERAGES + DOUBTS * (not exact(self.problem)) + PARTIAL * partial(along)
-        return of_column + merge * merges(down), of_row + merge * merges(along)
+            return (access + SPREAD * self.spread) * self.axes[1].out / store
+        return ANYWHERE + SINGLE * self._singles + (access + 1) * self._words
 
     @cached_property
     def instructions(self) -> float:
