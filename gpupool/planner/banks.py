@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from math import prod
+from math import gcd, prod
 from typing import NamedTuple
 
 import numpy as np
 
 from gpupool.arrays import Array
-from gpupool.planner.launches import LINE_BYTES, WARP, round_up
+from gpupool.planner.launches import (
+    LINE_BYTES,
+    LOOKUP,
+    SECTOR,
+    SECTOR_BYTES,
+    WARP,
+    round_up,
+)
 
 BANKS, WORD_BYTES = 32, 4
 """Banks of shared memory, each of which gives one word in a turn; narrower loads take as long."""
@@ -58,6 +65,46 @@ def mean_turns(places: Array, width: int, active: Array = ALL) -> float:
     of_lanes = ..., np.minimum(lanes, threads - 1)
     there = np.broadcast_to(active, places.shape)[of_lanes] & (lanes < threads)
     return float(turns(places[of_lanes].reshape(-1, WARP), there.reshape(-1, WARP), width).mean())
+
+
+class WarpAccess(NamedTuple):
+    """One of all threads of a warp to memory, of ``width`` bytes each.
+
+    So many are ``beside`` each other, each ``step`` bytes behind the one before, in rows that lie
+    ``apart``. These begin anywhere that a multiple of ``row`` may.
+    """
+
+    beside: int
+    step: int
+    apart: int
+    row: int
+    width: int
+
+    @property
+    def load(self) -> float:
+        """What would issue while the lines of a load are served."""
+        return LOOKUP * self.touched(LINE_BYTES)
+
+    @property
+    def store(self) -> float:
+        """What would issue while the lines and sectors of a store are served."""
+        return LOOKUP * self.touched(LINE_BYTES) + SECTOR * self.touched(SECTOR_BYTES)
+
+    def touched(self, unit: int) -> float:
+        """Return the lines or sectors of so many bytes that it touches.
+
+        >>> WarpAccess(32, 16, 0, 512, 16).touched(128), WarpAccess(1, 56, 56, 56, 8).touched(128)
+        (4.0, 14.5625)
+        >>> WarpAccess(1, 300, 300, 300, 4).touched(128), WarpAccess(5, 8, 40, 40, 8).touched(32)
+        (32.0, 8.75)
+        """
+        rows, aligned = WARP / self.beside, gcd(self.row, unit)
+
+        def units(length: float) -> float:
+            return max(1.0, 1 + (length - aligned) / unit)
+
+        length = (self.beside - 1) * self.step + self.width
+        return min(rows * min(self.beside, units(length)), units((rows - 1) * self.apart + length))
 
 
 class Accesses(NamedTuple):

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from math import gcd, inf, prod
+from math import inf, prod
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpupool.planner.banks import WarpAccess
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import (
     AHEAD,
     BUDGET,
-    LINE_BYTES,
-    LOOKUP,
     NEARLY,
-    SECTOR,
-    SECTOR_BYTES,
     VECTOR_BYTES,
     WARP,
     Launch,
@@ -253,9 +250,9 @@ def _waits(problem: PoolProblem, geometry: Geometry, tile: Tile) -> float:
     row, body = (n * itemsize for n in (axes[-1].size, tile.outputs * axes[-1].stride))
     apart = tile.rows * down_axis(axes).stride * row
     beside = min(WARP, tile.groups(geometry)[0])
-    found = touched(LINE_BYTES, beside, body, apart, row, tile.load * itemsize)
-    lookups = LOOKUP * warp_loads(problem, geometry, tile) * found
-    return lookups + store_cost(problem, geometry, tile)
+    load = WarpAccess(beside, body, apart, row, tile.load * itemsize).load
+    loads = warp_loads(problem, geometry, tile) * load
+    return loads + store_cost(problem, geometry, tile)
 
 
 def store_cost(problem: PoolProblem, geometry: Geometry, tile: Tile) -> float:
@@ -263,31 +260,8 @@ def store_cost(problem: PoolProblem, geometry: Geometry, tile: Tile) -> float:
     itemsize = problem.out_dtype.itemsize
     row, body = (n * itemsize for n in (geometry.axes[-1].out, tile.outputs))
     beside = min(WARP, tile.groups(geometry)[0])
-    each = sum(
-        price * touched(unit, beside, body, tile.rows * row, row, tile.store * itemsize)
-        for price, unit in ((LOOKUP, LINE_BYTES), (SECTOR, SECTOR_BYTES))
-    )
-    return warp_stores(geometry, tile) * each
-
-
-def touched(unit: int, beside: int, step: int, apart: int, row: int, width: int) -> float:
-    """Return the lines or sectors that an access of a warp touches, of so many bytes each thread.
-
-    So many threads are beside each other, each ``step`` bytes behind the one before, in rows that
-    lie ``apart``. These begin anywhere that a multiple of ``row`` may.
-
-    >>> touched(128, 32, 16, 0, 512, 16), touched(128, 1, 56, 56, 56, 8)
-    (4.0, 14.5625)
-    >>> touched(128, 1, 300, 300, 300, 4), touched(32, 5, 8, 40, 40, 8)
-    (32.0, 8.75)
-    """
-    rows, aligned = WARP / beside, gcd(row, unit)
-
-    def units(length: float) -> float:
-        return max(1.0, 1 + (length - aligned) / unit)
-
-    length = (beside - 1) * step + width
-    return min(rows * min(beside, units(length)), units((rows - 1) * apart + length))
+    store = WarpAccess(beside, body, tile.rows * row, row, tile.store * itemsize).store
+    return warp_stores(geometry, tile) * store
 
 
 def warp_loads(problem: PoolProblem, geometry: Geometry, tile: Tile) -> float:

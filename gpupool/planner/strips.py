@@ -11,16 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpupool.planner.banks import BANKS, WORD_BYTES
+from gpupool.planner.banks import BANKS, WORD_BYTES, WarpAccess
 from gpupool.planner.geometry import OVERHANG, Geometry
 from gpupool.planner.launches import (
     AHEAD,
     FILL,
-    LINE_BYTES,
-    LOOKUP,
     NEARLY,
-    SECTOR,
-    SECTOR_BYTES,
     SHARED_BYTES,
     TURN,
     VECTOR_BYTES,
@@ -40,7 +36,6 @@ from gpupool.planner.parameters import (
     vector_width,
     window_parameters,
 )
-from gpupool.planner.rows import touched
 from gpupool.planner.separable import counts_in_floats, served
 from gpupool.planner.specialised import admit
 from gpupool.problem import PoolProblem
@@ -388,30 +383,21 @@ def _row_of_warp(
     if not layout.last:
         return None
     inner, step = geometry.axes[-1], geometry.dims[-1].step
-    line, sector = (LOOKUP, LINE_BYTES), (SECTOR, SECTOR_BYTES)
     taken, apart = max(1, layout.pixels // inner.stride), max(1, inner.stride // layout.pixels)
-    read = _pixels(problem, layout, layout.pixels, step, problem.dtype.itemsize, (line,))
+    loads, load = _accesses(problem, layout, layout.pixels, step, problem.dtype.itemsize)
     channels, itemsize = geometry.channels.axis.size, problem.out_dtype.itemsize
-    written = _pixels(problem, layout, taken, channels, itemsize, (line, sector))
-    return _Row(read, written * stored * layout.abreast / WARP / apart)
+    stores, store = _accesses(problem, layout, taken, channels, itemsize)
+    return _Row(loads * load.load, stores * store.store * stored * layout.abreast / WARP / apart)
 
 
-def _pixels(
-    problem: PoolProblem, layout: Layout, pixels: int, step: int, itemsize: int,
-    prices: tuple[tuple[int, int], ...],
-) -> float:  # fmt: skip
-    """Estimate what issues while a warp takes so many pixels of each lane, ``step`` apart.
-
-    Lines and sectors have a price each and so many bytes.
-    """
+def _accesses(
+    problem: PoolProblem, layout: Layout, pixels: int, step: int, itemsize: int
+) -> tuple[float, WarpAccess]:
+    """Return in how many a warp takes so many pixels of each lane, ``step`` apart, and one."""
     _, deep = _lane_of(problem, layout)
     own, apart = deep * itemsize, abs(step) * itemsize
     width, begins = min(own, VECTOR_BYTES), gcd(apart, own * layout.abreast)
-    each = sum(
-        price * touched(unit, layout.abreast, own, pixels * apart, begins, width)
-        for price, unit in prices
-    )
-    return pixels * own / width * each
+    return pixels * own / width, WarpAccess(layout.abreast, own, pixels * apart, begins, width)
 
 
 def _lane(problem: PoolProblem, paired: bool) -> _Lane:
