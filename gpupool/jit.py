@@ -58,7 +58,7 @@ def options() -> tuple[str, ...]:
 
     minimal = ("-minimal",) if cupy.cuda.nvrtc.getVersion() >= (12, 4) else ()
     unused = ("-builtin-initializer-list=false", "-builtin-move-forward=false", *minimal)
-    return ("-std=c++17", "-device-int128", f"-I{kernel_folder()}", *unused)
+    return ("-std=c++17", f"-I{kernel_folder()}", *unused)
 
 
 @cache

@@ -8,6 +8,9 @@
 template <class V> __host__ __device__ constexpr V least(V a, V b) { return a < b ? a : b; }
 template <class V> __host__ __device__ constexpr V most(V a, V b) { return a > b ? a : b; }
 
+template <bool First, class A, class B> struct Either { using Type = A; };
+template <class A, class B> struct Either<false, A, B> { using Type = B; };
+
 // Floats of 16 bits. CUDA's headers for them take NVRTC 12 ms, whatever the kernel.
 struct Half {
     unsigned short bits;
@@ -364,28 +367,73 @@ template <int N> __device__ inline int mean_of_bytes(int a, Exactly<N>) {
 }
 
 // Integers in the order of the elements, of 16 bits where those have no more: both zeros are the same
-// one, and NaN is the greatest.
-template <class V> __device__ inline V in_order(bool negative, V magnitude, V infinity, V greatest) {
-    if (magnitude > infinity) return greatest;
-    return negative ? -magnitude : magnitude;
+// one, and NaN is the greatest. Of magnitude and sign: 0, or -1 of what is negative.
+template <class V> __device__ inline V in_order(V magnitude, V sign, bool nan, V greatest) {
+    const V ordered = (magnitude ^ sign) - sign;
+    return nan ? greatest : ordered;
 }
-__device__ inline long long in_order(double x) {
-    const long long bits = __double_as_longlong(x);
-    const long long infinity = 0x7ff0000000000000, greatest = 0x7fffffffffffffff;
-    return in_order(bits < 0, bits & greatest, infinity, greatest);
+// From 0 on: the highest bit takes part as another one of the magnitude.
+__device__ inline unsigned long long in_order(double x) {
+    const unsigned long long bits = __double_as_longlong(x), highest = 1ull << 63;
+    const unsigned sign = static_cast<int>(bits >> 32) >> 31;
+    return in_order(bits | highest, static_cast<unsigned long long>(sign) << 32 | sign, x != x, ~0ull);
 }
 __device__ inline int in_order(float x) {
-    const int bits = __float_as_int(x);
-    return in_order(bits < 0, bits & 0x7fffffff, 0x7f800000, 0x7fffffff);
+    const int bits = __float_as_int(x), greatest = 0x7fffffff;
+    return in_order(bits & greatest, bits >> 31, x != x, greatest);
 }
 __device__ inline int in_order(Half x) {
-    return in_order(x.bits >> 15, x.bits & 0x7fff, 0x7c00, 0x7fff);
+    const int magnitude = x.bits & 0x7fff;
+    return in_order(magnitude, -(x.bits >> 15), magnitude > 0x7c00, 0x7fff);
 }
 __device__ inline int in_order(BFloat16 x) {
-    return in_order(x.bits >> 15, x.bits & 0x7fff, 0x7f80, 0x7fff);
+    const int magnitude = x.bits & 0x7fff;
+    return in_order(magnitude, -(x.bits >> 15), magnitude > 0x7f80, 0x7fff);
 }
 __device__ inline int in_order(signed char x) { return x; }
 __device__ inline int in_order(unsigned char x) { return x; }
+
+// Whether a is less than b, each with 32 bits more below it or without: by what their difference borrows.
+// Beside comparisons the compiler takes the maximum, too, by comparisons of its own.
+__device__ inline bool less(unsigned long long a, unsigned below_a, unsigned long long b, unsigned below_b) {
+#ifdef __CUDA_ARCH__
+    unsigned borrowed;
+    asm("{ .reg .u32 low; .reg .u64 high;\n\t"
+        "sub.cc.u32 low, %2, %4;\n\t"
+        "subc.cc.u64 high, %1, %3;\n\t"
+        "subc.u32 %0, 0, 0; }"
+        : "=r"(borrowed) : "l"(a), "r"(below_a), "l"(b), "r"(below_b));
+    return borrowed != 0;
+#else
+    return a < b || (a == b && below_a < below_b);
+#endif
+}
+__device__ inline bool less(unsigned long long a, unsigned long long b) {
+#ifdef __CUDA_ARCH__
+    unsigned borrowed;
+    asm("{ .reg .u64 high;\n\t"
+        "sub.cc.u64 high, %1, %2;\n\t"
+        "subc.u32 %0, 0, 0; }"
+        : "=r"(borrowed) : "l"(a), "l"(b));
+    return borrowed != 0;
+#else
+    return a < b;
+#endif
+}
+
+// A word of 128 bits: a key, and what decides between equal ones. That is 32 bits, held as wide as the
+// key, so that one access moves both.
+struct alignas(16) Placed {
+    unsigned long long key, held;
+
+    __device__ unsigned in_front() const { return unsigned(held); }
+};
+__device__ inline Placed chosen(bool first, Placed a, Placed b) {
+    return {first ? a.key : b.key, unsigned(first ? a.held : b.held)};
+}
+__device__ inline Placed most(Placed a, Placed b) {
+    return chosen(less(a.key, a.in_front(), b.key, b.in_front()), b, a);
+}
 
 // Whether v takes the place of best: it is greater, or the first NaN.
 __device__ inline bool displaces(int v, int best) { return v > best; }

@@ -50,7 +50,7 @@ template <class Op> struct Merged : Held<Op>::Type {
     static constexpr int P = Op::powers, greater = most(P - 1, 0), smaller = P == 1 ? 1 : greater;
     static constexpr int passes = 1 + greater + smaller;
     int exponent = 0;
-    Accumulator scale = 1;                  // two to that power
+    typename Either<(P > 0), Accumulator, int>::Type scale = 1;  // two to that power
     typename Op::Doubts doubts;             // about this thread's sums
     bool lost = false, overflowed = false;  // any of them in the first pass
 
@@ -74,10 +74,8 @@ template <class Op> struct Merged : Held<Op>::Type {
 
     // Its place matters for Indices only.
     template <class Tap> __device__ Accumulator accumulate(Accumulator a, Tap tap, unsigned place = 0) const {
-        if constexpr (Op::pairs) {
-            return this->merge(a, tap);
-        } else if constexpr (P == 0) {
-            return this->merge(a, this->lift(tap, place));
+        if constexpr (P == 0) {
+            return this->merge(a, alone(tap, place));
         } else if constexpr (P == 1) {
             return multiply_add(this->lift(tap, 0), scale, a);
         } else {
@@ -85,6 +83,13 @@ template <class Op> struct Merged : Held<Op>::Type {
             if constexpr (P == 2) return multiply_add(scaled, scaled, a);
             else return multiply_add(multiply(scaled, scaled), magnitude(scaled), a);
         }
+    }
+
+    // A tap that nothing was merged with.
+    template <class Tap> __device__ Accumulator alone(Tap tap, unsigned place) const {
+        if constexpr (Op::pairs) return tap;
+        else if constexpr (P == 0) return this->lift(tap, place);
+        else return accumulate(this->start(), tap);
     }
 
     // The same of many, side by side.

@@ -115,31 +115,22 @@ template <class T, class To, class Word> struct PlacedMax : OperatorDefaults {
     // Less than any tap: of equal parts the later one is lost.
     __device__ Word start() const { return word(in_order(lowest_element<T>()) - 1, 0); }
     __device__ Word lift(T x, unsigned place) const { return word(in_order(x), last - place); }
-    template <class V> __device__ static Word word(V best, unsigned in_front) {
-        return Word(best) * (Word(1) << half) | Word(in_front);
+    template <class Key> __device__ static Word word(Key key, unsigned in_front) {
+        if constexpr (half > 32) return {key, in_front};
+        else return Word(key) * (Word(1) << half) | Word(in_front);
     }
-    __device__ Word merge(Word a, Word b) const {
-        if constexpr (sizeof(Word) <= sizeof(long long)) {
-            return most(a, b);
-        } else {  // 128 bits would be compared as four words, of which places need one
-            const long long best = a >> half, other = b >> half;
-            const unsigned in_front = a, behind = b;
-            const bool first = (best > other) | ((best == other) & (in_front > behind));
-            return word(first ? best : other, first ? in_front : behind);
-        }
-    }
+    __device__ Word merge(Word a, Word b) const { return most(a, b); }
     // A part and a later one, whose places need no comparison.
     __device__ Word merge_in_order(Word a, Word b) const {
-        if constexpr (sizeof(Word) <= sizeof(long long)) {
-            return merge(a, b);
-        } else {
-            const long long best = a >> half, other = b >> half;
-            const bool later = other > best;
-            return word(later ? other : best, later ? unsigned(b) : unsigned(a));
-        }
+        if constexpr (half > 32) return chosen(less(a.key, b.key), b, a);
+        else return most(a, b);
     }
-    __device__ bool any(Word a) const { return place(a) != last; }
-    __device__ unsigned place(Word a) const { return last - (unsigned(a) & last); }
+    __device__ static unsigned in_front(Word a) {
+        if constexpr (half > 32) return a.in_front();
+        else return unsigned(a) & last;
+    }
+    __device__ bool any(Word a) const { return in_front(a) != 0; }
+    __device__ unsigned place(Word a) const { return last - in_front(a); }
 };
 
 // What second looks have in common: a sum, mostly in double.

@@ -33,9 +33,6 @@ struct Rows {
 // Where in its row a tile may lie over the edge, or windows may count fewer taps for an average.
 enum Where { nowhere, at_ends, anywhere };
 
-template <bool First, class A, class B> struct Either { using Type = A; };
-template <class A, class B> struct Either<false, A, B> { using Type = B; };
-
 // The operator of taps that merge in their order only.
 template <class Op> struct InOrder { using Type = Op; };
 template <class T, class Code, class Index> struct InOrder<ArgMax<T, Code, Index>> {

@@ -5,17 +5,20 @@
 //
 // Down a column the input is cut into runs as long as the window. A window then is the end of one
 // run and the beginning of the next, so it merges one suffix and one prefix (van Herk, Gil and
-// Werman). The rows are separable.cuh's. Each thread has a column, each warp a row at a time. Words
-// hold the 16- or 8-bit maxima of two planes. Channels last neighbouring threads have the columns of
-// neighbouring planes, so that a warp reads consecutive channels. separable_vectors.cu takes vectors of
-// columns.
+// Werman). What all windows of a run have in common merges first, and is not kept. The rows are
+// separable.cuh's. Each thread has a column, each warp a row at a time. Words hold the 16- or 8-bit
+// maxima of two planes. Channels last neighbouring threads have the columns of neighbouring planes, so
+// that a warp reads consecutive channels. separable_vectors.cu takes vectors of columns.
 //
-// Maxima bring their place under the tile where Indices are asked for.
-// Counted cost in instructions per output, from 13 x 13 to 63 x 63: maxima 31 to 78, sums 62 to 123, of
-// doubles 85 to 163; with Indices 87 to 139 of 16 and 8 bits, 127 to 205 of float32, 189 to 426 of doubles.
+// Maxima bring their place under the tile where Indices are asked for. Of small squares Height is known
+// then, and registers hold what a run and the next one have: each tap is read once.
+//
+// Counted cost in instructions per output, from 13 x 13 to 63 x 63: maxima 31 to 62, sums 61 to 100, of
+// doubles 84 to 142; with Indices 84 to 113 of 16 and 8 bits, 123 to 158 of float32, 164 to 249 of doubles,
+// and from 3 x 3 to 8 x 8, 60 to 75, 84 to 98 and 111 to 145.
 #include "separable.cuh"
 
-template <class Op, int Axes, int Width, bool Strided, bool ChannelsLast, bool Images>
+template <class Op, int Axes, int Height, int Width, bool Strided, bool ChannelsLast, bool Images>
 struct Scalars : Tile<Op, Axes, Width, 32, 1, 0, Strided, ChannelsLast, Images> {
     using Base = Tile<Op, Axes, Width, 32, 1, 0, Strided, ChannelsLast, Images>;
     using typename Base::Accumulator;
@@ -89,28 +92,72 @@ struct Scalars : Tile<Op, Axes, Width, 32, 1, 0, Strided, ChannelsLast, Images> 
 
     // Merges a part and what comes behind it: of two axes their places, too, are in this order.
     static constexpr bool ordered = Op::indices && Axes == 2;
-    __device__ Accumulator join(Accumulator a, Accumulator b) const {
+    __device__ Accumulator merge(Accumulator a, Accumulator b) const {
         if constexpr (ordered) return op.merge_in_order(a, b);
         else return merged.merge(a, b);
     }
-    // A tap in front of what is merged, or behind it.
-    template <bool InFront> __device__ Accumulator add(Accumulator a, Tap tap, int row) const {
-        if constexpr (!ordered) return merged.accumulate(a, tap, place(row));
-        else if constexpr (InFront) return join(op.lift(tap, place(row)), a);
-        else return join(a, op.lift(tap, place(row)));
-    }
 
-    // Merges what a column has in a row.
-    template <bool InFront>
-    __device__ Accumulator take(Accumulator a, const Column& column, int row) const {
+    // What a column has in a row: of two axes a tap, and of three what all slices come to.
+    using Taken = typename Either<Axes == 2, Tap, Accumulator>::Type;
+    __device__ Taken take(const Column& column, int row) const {
         if constexpr (Axes == 2) {
-            return add<InFront>(a, read(column, row), row);
+            return read(column, row);
         } else {
             const int other = Op::pairs ? column.twin.count : 0, slices = most(column.from.count, other);
+            Accumulator a = merged.start();
 #pragma unroll 1
             for (int s = 0; s < slices; ++s) a = merged.accumulate(a, read(column, row, s), place(row, s));
             return a;
         }
+    }
+    // That alone, in front of what is merged, or behind it.
+    __device__ Accumulator alone(Taken taken, int row) const {
+        if constexpr (Axes == 2) return merged.alone(taken, place(row));
+        else return taken;
+    }
+    template <bool InFront> __device__ Accumulator add(Accumulator a, Taken taken, int row) const {
+        if constexpr (ordered || Axes > 2)
+            return InFront ? merge(alone(taken, row), a) : merge(a, alone(taken, row));
+        else
+            return merged.accumulate(a, taken, place(row));
+    }
+
+    // What all windows of a run have in common: rows begin .. end - 1. Maxima of two axes with their
+    // places merge as they are, since to lift each of them would cost more.
+    __device__ Accumulator reduce_common(const Column& column, int begin, int end) const {
+        begin = most(begin, column.begin), end = least(end, column.end);
+        if constexpr (ordered) return begin < end ? first_of_rows(column, begin, end) : merged.start();
+        Taken taken[flight];
+        Accumulator a = merged.start();
+#pragma unroll 1
+        for (int i = begin; i < end;) {
+            if (flight > 1 && i <= end - flight) {
+#pragma unroll
+                for (int t = 0; t < flight; ++t) taken[t] = take(column, i + t);
+#pragma unroll
+                for (int t = 0; t < flight; ++t) a = add<false>(a, taken[t], i + t);
+                i += flight;
+            } else {
+                a = add<false>(a, take(column, i), i);
+                ++i;
+            }
+        }
+        return a;
+    }
+    // The last row may be read again, where it is not the first of equal ones any more.
+    __device__ Accumulator first_of_rows(const Column& column, int begin, int end) const {
+        const FirstMax<T, unsigned, typename Op::Index> first(w.norm);
+        auto found = first.lift(value(read(column, begin)), place(begin));
+#pragma unroll 1
+        for (int i = begin + 1; i < end; i += flight) {
+            Tap tap[flight];
+#pragma unroll
+            for (int t = 0; t < flight; ++t) tap[t] = read(column, least(i + t, end - 1));
+#pragma unroll
+            for (int t = 0; t < flight; ++t)
+                found = first.merge(found, first.lift(value(tap[t]), place(i + t)));
+        }
+        return op.lift(Round<T>::from(found.best), found.code);
     }
 
     // Both walks read a few rows at once where the input has them all.
@@ -118,23 +165,22 @@ struct Scalars : Tile<Op, Axes, Width, 32, 1, 0, Strided, ChannelsLast, Images> 
     // The windows of rows run .. last - 1, which begin in this run: its suffixes.
     __device__ void begin_windows(const Column& column, Accumulator* to, int run, int last) const {
         const int low = most(run, column.begin) + flight, high = least(last, column.end);
-        Tap tap[flight];
-        Accumulator a = merged.start();
-        int i = run + outer().kernel;
-        to += i * pitch;
+        Taken taken[flight];
+        Accumulator a = reduce_common(column, last, run + outer().kernel);
+        to += last * pitch;
 #pragma unroll 1
-        while (i > run) {
+        for (int i = last; i > run;) {
             if (flight > 1 && low <= i && i <= high) {
                 i -= flight, to -= flight * pitch;
 #pragma unroll
-                for (int t = 0; t < flight; ++t) tap[t] = read(column, i + t);
+                for (int t = 0; t < flight; ++t) taken[t] = take(column, i + t);
 #pragma unroll
                 for (int t = flight - 1; t >= 0; --t)
-                    to[t * pitch] = a = add<true>(a, tap[t], i + t);
+                    to[t * pitch] = a = add<true>(a, taken[t], i + t);
             } else {
                 --i, to -= pitch;
-                if (column.has(i)) a = take<true>(a, column, i);
-                if (i < last) *to = a;
+                if (column.has(i)) a = add<true>(a, take(column, i), i);
+                *to = a;
             }
         }
     }
@@ -143,29 +189,56 @@ struct Scalars : Tile<Op, Axes, Width, 32, 1, 0, Strided, ChannelsLast, Images> 
     __device__ void end_windows(const Column& column, Accumulator* to, int next, int last) const {
         if (column.end <= next) return;
         const int low = most(next, column.begin), high = least(last, column.end) - flight;
-        Tap tap[flight];
+        Taken taken[flight];
         Accumulator a = merged.start();
         to += next * pitch;
 #pragma unroll 1
         for (int i = next; i < last;) {
             if (flight > 1 && low <= i && i <= high) {
 #pragma unroll
-                for (int t = 0; t < flight; ++t) tap[t] = read(column, i + t);
+                for (int t = 0; t < flight; ++t) taken[t] = take(column, i + t);
 #pragma unroll
                 for (int t = 0; t < flight; ++t) {
-                    a = add<false>(a, tap[t], i + t);
-                    to[t * pitch] = join(to[t * pitch], a);
+                    a = add<false>(a, taken[t], i + t);
+                    to[t * pitch] = merge(to[t * pitch], a);
                 }
                 i += flight, to += flight * pitch;
             } else {
-                if (column.has(i)) a = take<false>(a, column, i);
-                *to = join(*to, a);
+                if (column.has(i)) a = add<false>(a, take(column, i), i);
+                *to = merge(*to, a);
                 ++i, to += pitch;
             }
         }
     }
 
+    // Where the height of windows is known, registers hold what is under a run. Rows of padding are those
+    // beside them once more.
+    __device__ void reduce_known(const Column& column, Accumulator* to) const {
+        static_assert(Op::repeats);
+        constexpr int before = Height - 1;
+        Accumulator part[before + Height];
+        const auto fetch = [&](int i, int row) {
+            row = least(most(row, column.begin), column.end - 1);
+            part[i] = alone(take(column, row), row);
+        };
+#pragma unroll
+        for (int i = 0; i < before; ++i) fetch(i, i);
+#pragma unroll 1
+        for (int run = 0; run < tiles.rows; run += Height) {
+#pragma unroll
+            for (int i = before; i < before + Height; ++i) fetch(i, run + i);
+            merge_windows<Height, 1, Height>(
+                *this, [&](int i) { return part[i]; },
+                [&](int i, Accumulator a) {
+                    if (run + i < tiles.rows) to[(run + i) * pitch] = a;
+                });
+#pragma unroll
+            for (int i = 0; i < before; ++i) part[i] = part[i + Height];
+        }
+    }
+
     __device__ void reduce_column(const Column& column, Accumulator* to) const {
+        if constexpr (Height > 0) return reduce_known(column, to);
         const int kernel = outer().kernel;
 #pragma unroll 1
         for (int run = 0; run < tiles.rows; run += kernel) {
@@ -267,7 +340,7 @@ struct Scalars : Tile<Op, Axes, Width, 32, 1, 0, Strided, ChannelsLast, Images> 
         const int rows = rows_of(at.p), plane = first_plane + at.p;
         if (rows <= 0) return;
         const Distance first = distance(0, top - outer().pad_begin, left - inner().pad_begin);
-        const T* const input = Base::slices_of(x, plane).from + first.offset;
+        const T* const input = pinned(Base::slices_of(x, plane).from + first.offset);
         const long long number = Base::first_number(plane) + first.number;
         const Accumulator* from = first_result();
         int n = position(at.p);
@@ -276,8 +349,9 @@ struct Scalars : Tile<Op, Axes, Width, 32, 1, 0, Strided, ChannelsLast, Images> 
             for (int r = 0; r < flight; ++r, from += Base::apart() * pitch, n += row_step()) {
                 const bool any = op.any(*from);
                 const Distance found = distance(any ? op.place(*from) : 0);
-                y[n] = any ? load(input + found.offset) : lowest_element<T>();
-                indices[n] = any ? number + found.number : -1;
+                const int at = pinned(n);
+                y[at] = any ? load(input + found.offset) : lowest_element<T>();
+                indices[at] = any ? number + found.number : -1;
             }
         });
     }
@@ -300,11 +374,11 @@ struct Scalars : Tile<Op, Axes, Width, 32, 1, 0, Strided, ChannelsLast, Images> 
     }
 };
 
-template <class Op, int Axes, int Width, bool Strided, bool ChannelsLast, bool Images>
+template <class Op, int Axes, int Height, int Width, bool Strided, bool ChannelsLast, bool Images>
 __global__ void __launch_bounds__(256, sizeof(typename Op::Accumulator) > 8 ? 2 : 4)
 separable(const typename Op::Element* __restrict__ x, typename Op::Out* __restrict__ y,
           typename Op::Index* __restrict__ indices, const __grid_constant__ Tiles tiles,
           const __grid_constant__ Window<Axes, int> w) {
-    Scalars<Op, Axes, Width, Strided, ChannelsLast, Images> tile(w, tiles, indices);
+    Scalars<Op, Axes, Height, Width, Strided, ChannelsLast, Images> tile(w, tiles, indices);
     reduce_tile<Width>(tile, x, y);
 }

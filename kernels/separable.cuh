@@ -4,9 +4,9 @@
 //
 // Each lane of a warp takes a chunk of a row's outputs. What all their windows share, from the end of
 // the chunk to the end of the first window, are whole chunks, which other lanes have merged, and the
-// head of one; windows shorter than a chunk are put together from lengths doubled. No tap is taken
-// back, which keeps sums as accurate as maxima. What windows reduce across the end of a plane is not
-// stored.
+// head of one. Of windows shorter than a chunk, which share all they can among themselves, any thread
+// takes a chunk of any row. No tap is taken back, which keeps sums as accurate as maxima. What windows
+// reduce across the end of a plane is not stored.
 //
 // Of three axes a column merges the slices under its plane of outputs, tap by tap.
 //
@@ -22,7 +22,7 @@ struct Tiles {
     int together;                   // of a block: twice as many where words hold two planes
     int height, width;              // outputs of a tile
     int covered;                    // rows of outputs under tiles: a plane's, or of its upper half
-    int rows;                       // of shared memory: whole runs, as far as they fit
+    int rows;                       // of shared memory
     int columns;                    // of shared memory in use: whole chunks
     Divisor<int> down, across;      // tiles of a plane
     int span;                       // input columns under the tile of one plane
@@ -30,6 +30,7 @@ struct Tiles {
     Divisor<int> neighbours;        // seats of a plane; channels last of a column: planes
     int share;                      // rows of one of several threads for a seat: whole runs
     Divisor<int> row_stride, column_stride;
+    Divisor<int> chunks;            // of a row's outputs
     Divisor<int> results, parts;    // stored of a row of one plane, at most, and threads for a column
 };
 
@@ -37,10 +38,8 @@ struct Tiles {
 template <class V> __device__ inline V of_lane_behind(V own, int behind) {
     return __shfl_down_sync(0xffffffff, own, behind);
 }
-__device__ inline __int128 of_lane_behind(__int128 own, int behind) {
-    const unsigned long long low = of_lane_behind(static_cast<unsigned long long>(own), behind);
-    const long long high = of_lane_behind(static_cast<long long>(own >> 64), behind);
-    return static_cast<__int128>(high) * (static_cast<__int128>(1) << 64) | low;
+__device__ inline Placed of_lane_behind(Placed own, int behind) {
+    return {of_lane_behind(own.key, behind), of_lane_behind(own.in_front(), behind)};
 }
 
 // Width is the window's, or 0 for any of at least a chunk and, for slow operators, any. Lanes of a warp
@@ -188,6 +187,44 @@ struct Tile {
     };
 
     __device__ void reduce_rows() const {
+        if constexpr (0 < Width && Width < chunk) reduce_narrow_rows();
+        else reduce_wide_rows();
+    }
+
+    // Threads take the chunks of all rows, so many at once. Of a row those that come later are read later,
+    // and none reads a chunk before its own: what is stored meanwhile is not read any more.
+    __device__ void reduce_narrow_rows() const {
+        const int chunks = tiles.chunks.divisor, first = stored_row().place;
+        const int lines = (tiles.height - first + apart() - 1) / apart();
+#pragma unroll 1
+        for (int begin = 0; begin < lines * chunks; begin += blockDim.x) {
+            const int i = begin + threadIdx.x, line = tiles.chunks.quotient(i);
+            const int place = (first + line * apart()) * pitch + (i - line * chunks) * chunk;
+            Accumulator* const to = reduced + unsigned(place);
+            alignas(Partials) Accumulator window[chunk];
+            if (line < lines) {
+                Stretch<Shift, chunk + Width - 1> parts(to);
+                merge_narrow<0>(window, parts.elements());
+            }
+            __syncthreads();
+            if (line < lines) put_chunk(to, window);
+        }
+    }
+    template <int From>
+    __device__ void merge_narrow(Accumulator (&window)[chunk], const Accumulator* part) const {
+        constexpr int windows = least(Width, chunk - From);
+        merge_windows<Width, 1, windows>(merged, [&](int i) { return part[From + i]; },
+                                         [&](int i, Accumulator a) { window[From + i] = a; });
+        if constexpr (From + windows < chunk) merge_narrow<From + windows>(window, part);
+    }
+    __device__ static void put_chunk(Accumulator* to, const Accumulator (&window)[chunk]) {
+#pragma unroll
+        for (int i = 0; i < chunk; i += Unit)
+            *reinterpret_cast<Partials*>(to + i) = reinterpret_cast<const Partials&>(window[i]);
+    }
+
+    // A warp takes a row, or as many as its lanes hold.
+    __device__ void reduce_wide_rows() const {
         constexpr int together = 32 / Lanes;  // rows of a warp
         const int begin = threadIdx.x % Lanes * chunk, width = Width ? Width : inner().kernel;
         // Lanes behind the columns do as the first one does, those behind the rows as the last row's;
@@ -202,47 +239,10 @@ struct Tile {
             // Unsigned: to extend a sign costs the compiler more time.
             Accumulator* line = reduced + unsigned((together > 1 ? least(mine, last) : row) * pitch);
             alignas(Partials) Accumulator window[chunk];
-            if constexpr (0 < Width && Width < chunk) {
-                narrow_windows(window, line + tail);
-            } else {
-                Stretch<Shift, chunk> own(line + head);
-                wide_windows(window, own.elements(), line + tail, width);
-            }
+            Stretch<Shift, chunk> own(line + head);
+            wide_windows(window, own.elements(), line + tail, width);
             __syncwarp();
-            if (active && (together == 1 || mine <= last)) {
-#pragma unroll
-                for (int i = 0; i < chunk; i += Unit)
-                    *reinterpret_cast<Partials*>(line + begin + i) =
-                        reinterpret_cast<const Partials&>(window[i]);
-            }
-        }
-    }
-
-    __device__ void narrow_windows(Accumulator (&window)[chunk], const Accumulator* line) const {
-        Stretch<Shift, chunk + Width - 1> parts(line);
-        add_parts<1, 0>(window, parts.elements());
-    }
-
-    // Windows of a width that is the sum of powers of two: each part reduces Length taps, and of the
-    // window's taps Done are reduced. Where the sum has more than two, what may be merged twice takes
-    // two of the longest parts, which overlap.
-    static constexpr int lower = Width & (Width - 1);
-    static constexpr bool overlaps = Op::repeats && (lower & (lower - 1));
-    template <int Length, int Done, int Parts>
-    __device__ void add_parts(Accumulator (&window)[chunk], Accumulator (&part)[Parts]) const {
-        constexpr bool longest = 2 * Length > Width, adds = overlaps ? longest : Width & Length;
-        if constexpr (adds) {
-            constexpr int next = overlaps ? Width - Length : Done;
-#pragma unroll
-            for (int i = 0; i < chunk; ++i) {
-                if (overlaps) window[i] = merged.merge(part[i], part[i + next]);
-                else window[i] = Done ? merged.merge(window[i], part[i + next]) : part[i];
-            }
-        }
-        if constexpr (!longest) {
-#pragma unroll
-            for (int i = 0; i < Parts - Length; ++i) part[i] = merged.merge(part[i], part[i + Length]);
-            add_parts<2 * Length, Done + (adds ? Length : 0)>(window, part);
+            if (active && (together == 1 || mine <= last)) put_chunk(line + begin, window);
         }
     }
 

@@ -71,6 +71,27 @@ template <int Flight, class Step> __device__ inline void in_flights(int count, S
     for (; Flight > 1 && count > 0; --count) step(1);
 }
 
+// What so many neighbouring windows are, in each of which the last one begins: the taps of the first one are
+// merged from its end back to where each begins, and those behind it from there on, once for all. Taps are
+// tap(i), results go to put(window, result). Loops have constant ends: others cost the compiler more time.
+template <int Kernel, int Stride, int Windows, class Op, class Tap, class Put>
+__device__ inline void merge_windows(const Op& op, Tap tap, Put put) {
+    constexpr int behind = (Windows - 1) * Stride;
+    typename Op::Accumulator from[Kernel], up_to[behind + 1];
+    from[Kernel - 1] = tap(Kernel - 1);
+#pragma unroll
+    for (int i = Kernel - 2; i >= 0; --i) from[i] = op.merge(tap(i), from[i + 1]);
+    put(0, from[0]);
+    if constexpr (behind > 0) {
+        up_to[1] = tap(Kernel);
+#pragma unroll
+        for (int i = 1; i < behind; ++i) up_to[i + 1] = op.merge(up_to[i], tap(Kernel + i));
+#pragma unroll
+        for (int window = 1; window < Windows; ++window)
+            put(window, op.merge(from[window * Stride], up_to[window * Stride]));
+    }
+}
+
 template <class Index> __device__ inline Index divide_up(Index n, Index divisor) {
     return divisor == 1 ? n : (n + divisor - 1) / divisor;
 }

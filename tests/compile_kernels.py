@@ -189,6 +189,9 @@ NARROW = (7, 11)
 """Windows whose rows take separable_vectors.cu the most registers: narrower than a lane's chunk. Of
 odd rows it reads the elements one by one."""
 
+SQUARE = 8
+"""The highest windows with Indices whose height separable.cu has compiled in."""
+
 STRIPS = ((13, 1), (15, 2), (63, 1))
 """Windows and strides of strips.cu, the last of more rows than it keeps at once."""
 
@@ -226,6 +229,7 @@ def network_plans() -> Iterator[Plan]:
                 yield _plan_without_strips(problem)
             yield _plan(problem, "specialised")
     yield from _plans_of("separable_vectors", _narrow(among))
+    yield from _plans_of("separable", _squares(among))
     yield from _plans_of("strips", _wide_rows(among))
     yield from _staged(among)
     for spatial in GLOBAL:
@@ -236,6 +240,13 @@ def network_plans() -> Iterator[Plan]:
 def _narrow(among: Iterable[Reduction]) -> Iterator[Problem]:
     for (channels, side), odd, width in product(((CHANNELS, PLANE[1]), IMAGE), (0, 1), NARROW):
         yield from _pools(among, channels, [width] * 2, [1, 1], [side - odd] * 2, width // 2)
+
+
+def _squares(among: Iterable[Reduction]) -> Iterator[Problem]:
+    found = [reduction for reduction in among if "return_indices" in reduction[2]]
+    for axes in (2, 3):
+        kernel, sides = [SQUARE] * axes, [PLANE[axes - 1]] * axes
+        yield from _pools(found, CHANNELS, kernel, [1] * axes, sides, SQUARE // 2)
 
 
 def _wide_rows(among: Iterable[Reduction]) -> Iterator[Problem]:
@@ -288,7 +299,7 @@ class Kernel:
         """Whether the window is compiled in."""
         tiled = (
             r"rows(_staged)?<|strips<|separable_(planes|vectors)<"
-            r"|separable<.* (9|\d\d+)(, \w+){3}>$"
+            r"|separable<.* ([1-8], \d|0, (9|\d\d+))(, \w+){3}>$"
         )
         known = rf"{tiled}|window<.*Sizes<[1-9]"
         return bool(re.match(known, self.expression))

@@ -65,6 +65,7 @@ REACHED_BY = {
     "load_shared": test_gpu.test_rows_of_staged_planes,
     "store_shared": test_gpu.test_large_windows,
     "pointer": test_gpu.test_rows_of_staged_planes,
+    "less": test_gpu.test_the_first_of_equal_maxima_of_large_windows,
     "displaces": test_gpu.test_maxima_of_subnormals_are_bit_exact,
     "maximum_of_pairs": test_gpu.test_maxima_of_subnormals_are_bit_exact,
     "negative": test_gpu.test_means_and_norms_of_subnormals,

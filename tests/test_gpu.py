@@ -233,6 +233,19 @@ def test_a_nan_wins_and_the_first_one_is_named(gpu):
                     assert_right(case, case.run(gpu))
 
 
+@pytest.mark.parametrize("kernel_shape", [7, 13, 31])
+@pytest.mark.parametrize("dtype", strategies.FLOATS)
+def test_the_first_of_equal_maxima_of_large_windows(gpu, dtype, kernel_shape):
+    few = [-np.inf, -1.0, -0.0, 0.0, 1.0, np.nan], [0.5, 0.2, 0.14, 0.14, 0.01, 0.01]
+    x = np.random.default_rng(0).choice(few[0], (1, 2, 60, 300), p=few[1])
+    arguments = {"kernel_shape": kernel_shape, "pads": kernel_shape // 2, "return_indices": True}
+    case = Case("max_pool", (x.astype(strategies.dtype_of(dtype)),), arguments)
+    with by("separable"):
+        results = case.run(gpu)
+    for result, right in zip(results, case.run(NUMPY), strict=True):
+        assert_bitwise(result, right)
+
+
 def test_no_spurious_overflow(gpu):
     for dtype in strategies.FLOATS:
         kind = strategies.dtype_of(dtype)

@@ -554,7 +554,7 @@ BUGS = {
         lowest_maxima_of_dilated_windows, "rows",
     ),
     "a later one of equal taps down the columns": Planted(
-        "line.cuh", "op.merge(from[window * Stride], up_to[window * Stride])",
+        "window.cuh", "op.merge(from[window * Stride], up_to[window * Stride])",
         "op.merge(up_to[window * Stride], from[window * Stride])", None,
         equal_maxima, "large tiles",
     ),
@@ -638,7 +638,23 @@ BUGS = {
     ),
     "no barrier between the lanes of a row": Planted(
         "separable.cuh", "            __syncwarp();\n", "", RACE + "shared memory",
-        pool(1, 1, 9, 40), "separable",
+        pool(1, 1, 9, 40, kernel_shape=(3, 13)), "separable",
+    ),
+    "no barrier between threads that share rows": Planted(
+        "separable.cuh", "            __syncthreads();\n            if", "            if",
+        RACE + "shared memory", pool(1, 1, 9, 40), "separable",
+    ),
+    "a row of padding that is read": Planted(
+        "separable.cu", "row = least(most(row, column.begin), column.end - 1);", ";", OUTSIDE,
+        pool(1, 1, 9, 40, pads=1, return_indices=True), "separable",
+    ),
+    "windows of a run past the tile": Planted(
+        "separable.cu", "if (run + i < tiles.rows) to", "to", OUTSIDE + "|shared memory byte",
+        pool(1, 1, 2, 40, pads=1, return_indices=True), "separable",
+    ),
+    "rows in common past the run": Planted(
+        "separable.cu", "least(i + t, end - 1)", "i + t", OUTSIDE,
+        pool(1, 1, 13, 16, kernel_shape=13, return_indices=True), "separable",
     ),
     "no barrier between rows and stores": Planted(
         "separable.cuh", "reduce_rows();\n            __syncthreads();", "reduce_rows();",
@@ -678,7 +694,7 @@ BUGS = {
     "lanes that take rows past the tile": Planted(
         "separable.cuh", "(together > 1 ? least(mine, last) : row)", "mine",
         "read of shared memory byte 11520 of 11520",
-        pool(1, 1, 44, 12, kernel_shape=(5, 3), pads=(2, 1, 2, 1)), "vectors",
+        pool(1, 1, 44, 24, kernel_shape=(5, 13), pads=(2, 6, 2, 6)), "vectors",
     ),
     "results past the tile": Planted(
         "separable.cuh", "(c < tiles.width) & (left", "(left", RACE + "global memory",
@@ -693,11 +709,11 @@ BUGS = {
         equal_maxima, "separable",
     ),
     "the last of equal maxima of doubles": Planted(
-        "ops.cuh", "(in_front > behind)", "(in_front < behind)", None,
+        "element.cuh", "below_a < below_b", "below_a > below_b", None,
         partial(equal_maxima, np.float64), "separable",
     ),
     "half of a maximum of another lane": Planted(
-        "separable.cuh", "own >> 64), behind);", "own >> 64), behind + 1);", None,
+        "separable.cuh", "(own.in_front(), behind)", "(own.in_front(), behind + 1)", None,
         wide_maxima_of_doubles, "separable",
     ),
     "the places of maxima below the padding": Planted(

@@ -128,8 +128,8 @@ def _pooling(
     if kernel in FUSED or (
         kernel == "auto" and not (tiled and tiled.cost <= rows.limit(problem, geometry))
     ):
-        rows_cost = tiled.cost if tiled and kernel == "auto" else inf
-        launch = _fused_launch(problem, geometry, alignment, most, rows_cost, kernel)
+        beside = tiled if kernel == "auto" else None
+        launch = _fused_launch(problem, geometry, alignment, most, beside, kernel)
         if launch is not None:
             return Plan(problem, steps, (launch,))
     if shared or kernel in SHARING:
@@ -155,15 +155,16 @@ def _shared_plan(
 
 
 def _fused_launch(
-    problem: PoolProblem, geometry: Geometry, alignment: int, most: float, rows_cost: float,
+    problem: PoolProblem, geometry: Geometry, alignment: int, most: float, tiled: _Tiled | None,
     kernel: str,
 ) -> Launch | None:  # fmt: skip
     """Launch the cheapest kernel for large windows, or none that costs more than ``most``.
 
     Strips are compared with other fused kernels by the least that any of their layouts issues, and
-    with rows, which take ``rows_cost``, by what the layout that is chosen takes in all.
+    with rows by what the layout that is chosen takes in all.
     """
     auto = kernel == "auto"
+    rows_cost, rows_time = (tiled.cost, tiled.time) if tiled else (inf, inf)
     limit = min(most, _single_columns_cost(problem, geometry)) if auto else most
     by_vectors = partial(separable_vectors.launch, problem, geometry, alignment)
     found = strips.cheapest(problem, geometry, alignment) if auto or kernel == "strips" else None
@@ -175,7 +176,7 @@ def _fused_launch(
         )
     if launch is None and kernel != "separable":
         launch = by_vectors(limit)
-    return launch or separable.launch(problem, geometry, most)
+    return launch or separable.launch(problem, geometry, most, rows_time)
 
 
 def _single_columns_cost(problem: PoolProblem, geometry: Geometry) -> float:
@@ -187,10 +188,12 @@ class _Tiled(NamedTuple):
     """Launches of those in TILED, the best one first, and the instructions others compare with.
 
     Those are of staged planes or the usual tile, whichever has fewer: others tell theirs alone.
+    ``time`` adds to the first launch's what would issue while it waits.
     """
 
     launches: tuple[Launch, ...]
     cost: float
+    time: float
 
 
 def _tiled(
@@ -204,18 +207,19 @@ def _tiled(
     if kernel in ("window", "specialised", *SHARING, "channels") or not specialisable(geometry):
         return None
     tile = rows.cheapest(problem, geometry, alignment)
-    launches, cost, worth = list[Launch](), inf, inf
+    launches, cost, time, worth = list[Launch](), inf, inf, inf
     if tile:
         launches.append(rows.launch(problem, geometry, tile.launched))
         cost = rows.instructions(problem, geometry, tile.usual)
+        time = rows.total_cost(problem, geometry, tile.launched)
         worth = _staged_worth(problem, geometry, tile)
     way = _staged_way(problem, geometry, alignment, kernel, worth)
     if way:
         launches.insert(0, way.launch())
-        cost = min(cost, way.rivals_cost)
+        cost, time = min(cost, way.rivals_cost), way.cost
     if not launches or (kernel not in TILED and cost >= window.cost(problem, geometry)):
         return None
-    return _Tiled(tuple(launches), cost)
+    return _Tiled(tuple(launches), cost, time)
 
 
 def _staged_worth(problem: PoolProblem, geometry: Geometry, tile: rows.Choice) -> float:

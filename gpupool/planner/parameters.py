@@ -23,15 +23,15 @@ POW, DOUBLE_POW = 85, 230
 PAIRED_TAPS = 65535 // 255
 """No sum of so many bytes overflows half of a word: ``paired_taps`` in kernels/ops.cuh."""
 
-INT128 = np.dtype("V16")
-"""What NumPy has no integer for."""
+PLACED = np.dtype("V16")
+"""The NumPy mirror of ``Placed``, which nothing reads here."""
 
 _CUDA = {
     "float64": "double",
     "float32": "float",
     "int64": "long long",
     "int32": "int",
-    INT128.name: "__int128",
+    PLACED.name: "Placed",
 }
 
 

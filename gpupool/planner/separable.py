@@ -8,19 +8,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpupool.planner.banks import WORD_BYTES, WarpAccess
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import (
+    AHEAD,
     BLOCKS,
     SECTOR_BYTES,
     SHARED_BYTES,
     THREADS,
+    TURN,
     WARP,
     Launch,
     Scalar,
     round_up,
 )
 from gpupool.planner.parameters import (
-    INT128,
+    PLACED,
     accumulator,
     boolean,
     by_powers,
@@ -45,11 +48,17 @@ MOST_TAPS_OF_SUMS = 2**16
 
 SETUP, RUN, ONE_ROW = 150, 75, 45
 """Instructions of a thread, and of a run of several rows, or of one. These and those below are
-fitted to counts of 3115 random tiles, which two thirds of the estimates meet within a seventh."""
+fitted to counts: of 460 random tiles two thirds are within a seventh of their estimates."""
 
-READ, WIDEN, IN_SLICES, SLICE, PAIRED_SLICE = 10.0, 2.5, 14, 12.0, 18.5
-"""To read a tap and merge it, and more where two bytes become halves of a word; of a volume for
-each row, and for each of its slices, of one plane or of two in a word."""
+RUN_KNOWN = 20
+"""Of a run of a known height."""
+
+READ, TWIN, WIDEN = {4: 10.0, 8: 12.0}, 2.0, 2.5
+"""To read a tap and merge it, by the bytes that hold it, more where a word holds two planes, and
+more where two bytes become its halves."""
+
+IN_SLICES, SLICE, PAIRED_SLICE = 14, 12.0, 18.5
+"""Of a volume for each row, and for each of its slices, of one plane or of two in a word."""
 
 PADDED, CLEARED = 19, 7
 """Of a row of padding, which is not read, and of each row of a column of padding."""
@@ -60,9 +69,12 @@ ALONG, DOUBLE_ALONG = 35, 100
 STORE, STORE_NORMS = {"max": 5, "average": 18}, {1: 8, 2: 19, 3: 30}
 """From a partial result to its store, of norms by their exponent; a pow is counted apart."""
 
-READ_PLACED, IN_ORDER, SLICED = {4: 11, 8: 20, 16: 33}, 3, 24
-"""To read a maximum with its place by the bytes that hold both, less of integers, which are in the
-order of their bits, and more for each row of a volume."""
+READ_PLACED, READ_KNOWN, IN_ORDER, SLICED = {4: 11, 8: 20, 16: 28}, {4: 17, 8: 22, 16: 24}, 3, 24
+"""To read a maximum with its place by the bytes that hold both, and in a run of a known height;
+less of integers, which are in the order of their bits; and more for each row of a volume."""
+
+COMMON_PLACED = 10
+"""Of a row of a plane that all windows of a run have in common."""
 
 ALONG_PLACED, STORE_PLACED = {4: 35, 8: 60, 16: 150}, 29
 """Of a lane for its outputs of a row, and to store one, with their places."""
@@ -81,7 +93,7 @@ should have: most instructions are of columns, but of fewer planes most of a sec
 CHUNK, PITCH = 9, 252
 """Outputs of a row that one lane of separable.cu takes, and columns of its shared memory."""
 
-WORDS = np.dtype(np.int32), np.dtype(np.int64), INT128
+WORDS = np.dtype(np.int32), np.dtype(np.int64), PLACED
 """Types whose halves hold a maximum and its place, which is a number of 32 bits at most."""
 
 ROW_PLACES, SLICE_ROWS = 2**8, 2**13
@@ -101,7 +113,7 @@ TILES_DTYPE = np.dtype(
         ("share", "i4"),
         *(
             (name, divisor_dtype("int"))
-            for name in ("row_stride", "column_stride", "results", "parts")
+            for name in ("row_stride", "column_stride", "chunks", "results", "parts")
         ),
     ],
     align=True,
@@ -137,7 +149,13 @@ class Tiles:
         planes = -(-all_planes(geometry) // self.together)
         return planes, -(-self.covered // self.height), -(-across // self.width)
 
-    def struct(self, geometry: Geometry, seats: int, neighbours: int, share: int) -> Scalar:
+    def chunks(self, chunk: int) -> int:
+        """Return how many hold the results of a row."""
+        return -(-((self.planes - 1) * self.span + self.width) // chunk)
+
+    def struct(
+        self, geometry: Geometry, seats: int, neighbours: int, share: int, chunk: int
+    ) -> Scalar:
         """Return what a kernel receives."""
         _, down, across = self.blocks(geometry)
         strides = [axis.stride for axis in geometry.axes[-2:]]
@@ -147,22 +165,36 @@ class Tiles:
             self.planes, all_planes(geometry), self.together, self.height, self.width, self.covered,
             self.rows, self.columns, divisor(down, "int"), divisor(across, "int"), self.span,
             divisor(seats, "int"), divisor(neighbours, "int"), share,
-            *(divisor(number, "int") for number in (*strides, results, parts)),
+            *(divisor(number, "int") for number in (*strides, self.chunks(chunk), results, parts)),
         )  # fmt: skip
         return np.array(numbers, TILES_DTYPE)
 
 
 @dataclass(frozen=True)
 class _Tiles(Tiles):
-    """Tiles of separable.cu and their cost."""
+    """Tiles of separable.cu: the instructions that they take, and those that issue meanwhile.
+
+    That is while memory and shared memory are accessed: counted for Indices alone.
+    """
 
     cost: float
+    waited: float
 
 
-def launch(problem: PoolProblem, geometry: Geometry, most: float) -> Launch | None:
-    """Launch separable.cu, or return None where it does not serve or costs more than ``most``."""
+def launch(
+    problem: PoolProblem, geometry: Geometry, most: float, latest: float = inf
+) -> Launch | None:
+    """Launch separable.cu, or return None where it does not serve or costs more than ``most``.
+
+    With Indices, whose words are wide, it may not be clearly later than ``latest`` either: what
+    tiles of rows take, with what would issue while they wait.
+    """
     fitting = _fitting(problem, geometry)
-    if fitting is None or (tiles := _tiles(problem, *fitting)).cost > most:
+    if fitting is None:
+        return None
+    tiles = _tiles(problem, *fitting)
+    late = problem.indices and tiles.cost + tiles.waited > AHEAD * latest
+    if late or tiles.cost > most:
         return None
     return _tiled_launch(problem, *fitting, tiles)
 
@@ -254,14 +286,14 @@ def _tiles(problem: PoolProblem, geometry: Geometry, held: Held) -> _Tiles:
     most_rows = _most_rows(held)
     highest = min(outer.out, most_rows)
     heights = {highest, *range(outer.kernel, highest, outer.kernel)}
-    lanes, each = round_up(columns, WARP), _Each.of(problem, geometry, held)
+    row = _Row.of(planes * span + common, columns, (planes - 1) * span + width)
     beside = span * across * (planes if problem.channels_last else 1)
-    cost, height = min(
-        (_tiled_cost(outer, inner, height, apart, blocks, lanes, beside, each), height)
-        for height in heights
-    )
-    rows = min(round_up(height, outer.kernel), most_rows)
-    return _Tiles(planes, planes << paired, height, width, outer.out, span, rows, columns, cost)
+    each = _Each.of(problem, geometry, held)
+    waits = _waits(problem, geometry, planes, span)
+    estimate = _Estimate(outer, inner, apart, blocks, beside, row, each, *waits)
+    cost, height = min((estimate.instructions(height), height) for height in heights)
+    numbers = (planes, planes << paired, height, width, outer.out, span, height, columns)
+    return _Tiles(*numbers, cost, estimate.waited(height, held))
 
 
 def _side_by_side(problem: PoolProblem, geometry: Geometry, inner: Axis) -> tuple[int, int, int]:
@@ -281,26 +313,63 @@ def shared_padding(inner: Axis) -> int:
     return min(inner.pad_begin, inner.pad_end, inner.kernel - 1)
 
 
+class _Row(NamedTuple):
+    """Of a row of shared memory, lanes for all columns and for those that are read, and chunks."""
+
+    lanes: int
+    read: int
+    chunks: int
+
+    @classmethod
+    def of(cls, read: int, columns: int, results: int) -> _Row:
+        """Count lanes of whole warps, and the chunks of all results."""
+        return cls(round_up(columns, WARP), round_up(read, WARP), -(-results // CHUNK))
+
+
 class _Each(NamedTuple):
-    """Instructions of a lane: for a row of a column, for its outputs of a row, and for a store."""
+    """Instructions of a lane: for a row of a column, for its outputs of a row, and for a store.
+
+    A row may be ``common`` to all windows of a run; the height of windows may be ``known``.
+    """
 
     row: float
+    common: float
     along: float
     store: float
+    known: bool
 
     @classmethod
     def of(cls, problem: PoolProblem, geometry: Geometry, held: Held) -> _Each:
         """Estimate them all."""
-        volume, size = len(geometry.dims) > 2, held.itemsize
+        volume, size, known = len(geometry.dims) > 2, held.itemsize, _square(problem, geometry)
         if problem.indices:
-            read = READ_PLACED[size] - (0 if problem.dtype.is_float else IN_ORDER)
+            read = (READ_KNOWN if known else READ_PLACED)[size]
+            read -= 0 if problem.dtype.is_float else IN_ORDER
             row = read * geometry.slices + SLICED * volume
-            return cls(row, ALONG_PLACED[size], STORE_PLACED)
+            common = row if volume else COMMON_PLACED
+            return cls(row, common, ALONG_PLACED[size], STORE_PLACED, known)
         power, paired = power_cost(problem), pairs(problem)
-        tap = (PAIRED_SLICE if paired else SLICE) if volume else READ
-        tap += power + (WIDEN if paired and problem.dtype.itemsize == 1 else 0)
+        tap = (PAIRED_SLICE if paired else SLICE) if volume else READ[size] + TWIN * paired
+        tap += power + WIDEN * (paired and problem.dtype.itemsize == 1)
         along = DOUBLE_ALONG if problem.reduction == "max" and size == 8 else ALONG
-        return cls(tap * geometry.slices + IN_SLICES * volume, along, _store(problem) + power)
+        row = tap * geometry.slices + IN_SLICES * volume
+        return cls(row, row, along, _store(problem) + power, known)
+
+
+def _waits(problem: PoolProblem, geometry: Geometry, planes: int, span: int) -> tuple[float, float]:
+    """Return what would issue while a warp's row of the input is read, and while one is stored.
+
+    Threads that store are beside each other: those whose results are apart store the fewer.
+    """
+    inner, channels = geometry.axes[-1], problem.channels
+
+    def access(item: int, size: int) -> WarpAccess:
+        row = item * (channels if problem.channels_last else size)
+        beside = planes if problem.channels_last else span
+        return WarpAccess(min(WARP, beside), item, row, row, item)
+
+    load = access(problem.dtype.itemsize, inner.size).load * geometry.slices
+    return load, access(problem.out_dtype.itemsize, inner.out).store / inner.stride
 
 
 def _store(problem: PoolProblem) -> int:
@@ -336,24 +405,75 @@ def _neighbours(problem: PoolProblem, inner: Axis, usable: int) -> int:
     return max(1, min(sector, channels, fitting))
 
 
-def _tiled_cost(
-    outer: Axis, inner: Axis, height: int, apart: int, blocks: int, lanes: int, beside: int,
-    each: _Each,
-) -> float:  # fmt: skip
-    """Estimate the instructions of all blocks: setup and rows of a tile, columns and stores.
+@dataclass(frozen=True)
+class _Estimate:
+    """What tiles take whose blocks, if each had all rows of a plane, would be so many.
 
-    Of threads for a row of the input so many are ``beside`` each other.
+    Of threads for a row of the input so many are ``beside`` each other; of outputs every one that
+    is a stride ``apart`` is stored. A warp waits for a ``load`` of a row, and for a ``store``.
     """
-    runs, lines = -(-height // outer.kernel), -(-height // apart)
-    reads = runs * outer.kernel + height - runs
-    rows, columns = share_inside(outer), share_inside(inner)
-    row = each.row * rows + PADDED * (1 - rows)
-    run = RUN if outer.kernel > 1 else ONE_ROW
-    down = share_of_warps(columns, beside) * (run * runs + row * reads)
-    down += share_of_warps(1 - columns, beside) * CLEARED * runs * outer.kernel
-    along = each.along if inner.kernel > 1 else 0
-    block = THREADS * SETUP + lanes * (down + each.store * lines) + along * lines * WARP
-    return max(-(-outer.out // height) * blocks, BLOCKS) * block
+
+    outer: Axis
+    inner: Axis
+    apart: int
+    blocks: int
+    beside: int
+    row: _Row
+    each: _Each
+    load: float
+    store: float
+
+    def instructions(self, height: int) -> float:
+        """Return those of all tiles of such a height: setup, columns, rows and stores."""
+        lines = -(-height // self.apart)
+        stores = self.row.lanes * self.each.store * lines
+        return self._tiles(height) * (
+            THREADS * SETUP + self._down(height) + self._along(lines) + stores
+        )
+
+    def waited(self, height: int, held: Held) -> float:
+        """Return those that would issue while memory and shared memory are accessed."""
+        lines, kernel, high = -(-height // self.apart), self.inner.kernel, self.outer.kernel
+        runs = -(-height // high)
+        # Rows that are read, and accesses of a column to shared memory.
+        if self.each.known:
+            read, down = (runs + 1) * high - 1, runs * high
+        else:
+            read, down = runs * (high - 1) + height, 3 * height - 2 * runs
+        narrow = self.row.chunks * (2 * CHUNK + kernel - 1)
+        along = narrow if kernel < CHUNK else WARP * 3 * CHUNK
+        turns = (self.row.lanes * (down + lines) + lines * along) * held.itemsize / WORD_BYTES
+        loads, stores = self.row.read * read * self.load, self.row.lanes * lines * self.store
+        return self._tiles(height) * (TURN * turns + loads + stores) / WARP
+
+    def _tiles(self, height: int) -> int:
+        return max(-(-self.outer.out // height) * self.blocks, BLOCKS)
+
+    def _down(self, height: int) -> float:
+        """Return those of all columns: of rows that each window has, or that a run begins."""
+        each, outer = self.each, self.outer
+        runs = -(-height // outer.kernel)
+        reads = runs * outer.kernel
+        inside, columns = share_inside(outer), share_inside(self.inner)
+        if each.known:
+            down = RUN_KNOWN * runs + each.row * (reads + outer.kernel - 1)
+        else:
+            read = each.row * inside + PADDED * (1 - inside)
+            run = RUN if outer.kernel > 1 else ONE_ROW
+            common = each.common * inside * (reads - height)
+            down = run * runs + read * (2 * height - runs) + common
+        padded = share_of_warps(1 - columns, self.beside)
+        down = share_of_warps(columns, self.beside) * down + padded * CLEARED * reads
+        return self.row.read * down + (self.row.lanes - self.row.read) * CLEARED * reads
+
+    def _along(self, lines: int) -> float:
+        kernel = self.inner.kernel
+        if kernel == 1:
+            return 0
+        lanes = lines * WARP
+        if kernel < CHUNK:
+            lanes = round_up(lines * self.row.chunks, THREADS)
+        return lanes * self.each.along
 
 
 def share_inside(axis: Axis) -> float:
@@ -372,23 +492,33 @@ def _tiled_launch(
     inner = geometry.axes[-1]
     neighbours = tiles.planes if problem.channels_last else tiles.span
     reduction, axes, width = _operator(problem, held), str(len(geometry.dims)), str(inner.kernel)
+    size = (width if _square(problem, geometry) else "0", width)
     more = tuple(map(boolean, (strided(geometry), problem.channels_last, geometry.images)))
     narrow = inner.kernel < CHUNK
     known = not by_powers(problem) and (
-        (narrow and not problem.indices) or admit("separable", reduction, axes, width, *more)
+        (narrow and not problem.indices) or admit("separable", reduction, axes, *size, *more)
     )
     if problem.indices and narrow and not known:
         return None
-    struct = tiles.struct(geometry, tiles.columns, neighbours, tiles.rows)
+    struct = tiles.struct(geometry, tiles.columns, neighbours, tiles.rows, CHUNK)
     return Launch(
         "separable.cu",
         "separable",
-        (reduction, axes, width if known else "0", *more),
+        (reduction, axes, *(size if known else ("0", "0")), *more),
         ("x", "y", "indices"),
         (struct, window_parameters(problem, geometry)),
         (prod(tiles.blocks(geometry)), 1),
         tiles.rows * PITCH * held.itemsize,
     )
+
+
+def _square(problem: PoolProblem, geometry: Geometry) -> bool:
+    """Whether windows of maxima with Indices are so small squares that their height is compiled in.
+
+    Rows of padding are taken for those beside them, so that each window needs a row of the input.
+    """
+    outer, inner = geometry.axes[-2:]
+    return problem.indices and outer.kernel == inner.kernel < CHUNK and outer.touches
 
 
 def _operator(problem: PoolProblem, held: Held) -> str:

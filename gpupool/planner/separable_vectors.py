@@ -324,7 +324,10 @@ def _cost(problem: PoolProblem, geometry: Geometry, tiles: _Tiles) -> float:
         stores = round_up(of_row * results, WARP) * (RESULT + store / vector)
     else:
         stores = lanes * results * store
-    lines = round_up(results * tiles.form.lanes, THREADS)
+    narrow = inner.kernel < tiles.form.chunk
+    lines = round_up(
+        results * (tiles.chunks(tiles.form.chunk) if narrow else tiles.form.lanes), THREADS
+    )
     idle = max(0, THREADS - lanes * shares)
     each = lanes * column + idle * IDLE + lines * line + stores
     return max(prod(tiles.blocks(geometry)), BLOCKS) * each
@@ -357,7 +360,7 @@ def _tiled_launch(problem: PoolProblem, geometry: Geometry, tiles: _Tiles) -> La
     neighbours = tiles.planes if problem.channels_last else tiles.span // form.vector
     share, of = tiles.share(outer.kernel), operator(problem, "int", paired=form.paired)
     numbers = (len(geometry.dims), inner.kernel, form.lanes, form.vector, form.load, form.shift)
-    struct = tiles.struct(geometry, tiles.seats, neighbours, share)
+    struct = tiles.struct(geometry, tiles.seats, neighbours, share, form.chunk)
     flags = map(boolean, (form.folded, strided(geometry)))
     return Launch(
         "separable_vectors.cu",
