@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gpupool.dtypes import named
+from gpupool.dtypes import BFLOAT16, named
 from gpupool.errors import GpupoolTypeError
 
 Array = np.ndarray[Any, Any]
@@ -63,7 +63,7 @@ def dtype(array: Any) -> Any:
         return own
     name = named(own)
     try:
-        return np.dtype(name)
+        return BFLOAT16.numpy if name == BFLOAT16.name else np.dtype(name)
     except TypeError:
         return name
 

@@ -35,7 +35,6 @@ from math import prod
 from typing import Any
 
 import dask.array as da
-import ml_dtypes
 import numpy as np
 from dask.array.utils import meta_from_array
 from dask.base import tokenize
@@ -44,7 +43,7 @@ from dask.highlevelgraph import HighLevelGraph
 import gpupool
 from gpupool import arrays, opset
 from gpupool.bounds import at_least
-from gpupool.dtypes import FLOAT64, DType
+from gpupool.dtypes import FLOAT64, DType, finfo
 from gpupool.dtypes import find as find_dtype
 from gpupool.errors import GpupoolTypeError, GpupoolValueError
 from gpupool.ops import FUNCTIONS, Function
@@ -378,7 +377,7 @@ def _combine_norms(norms: Any, problem: PoolProblem, _: Sequence[Sequence[int]])
         fits = np.isfinite(up)
         norm, back = np.where(fits, up, down), np.where(fits, -LIFT, LIFT)
         least = norm * at_least(prod(problem.spatial), problem.p, eps)
-        greatest = float(ml_dtypes.finfo(problem.dtype.numpy).max)
+        greatest = float(finfo(problem.dtype.numpy).max)
         whole = brought_back(np.ldexp(norm, back), np.ldexp(least, back), greatest)
         return rounded(whole, problem.out_dtype)
 

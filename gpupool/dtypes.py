@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from gpupool.errors import GpupoolTypeError
@@ -24,13 +24,22 @@ class DType:
     name: str
     onnx: str
     cuda: str
-    numpy: np.dtype[Any]
     accumulator: np.dtype[Any]
+
+    @cached_property
+    def numpy(self) -> np.dtype[Any]:
+        """The NumPy dtype: of bfloat16 that of ml_dtypes, whose import may take 0.4 s (0.7.0)."""
+        if self.name != "bfloat16":
+            return np.dtype(self.name)
+        import ml_dtypes
+
+        brain: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return brain
 
     @property
     def is_float(self) -> bool:
         """Whether the type has infinities and NaN."""
-        return self.numpy.kind not in "iu"
+        return self.accumulator.kind == "f"
 
     @property
     def itemsize(self) -> int:
@@ -41,22 +50,21 @@ class DType:
         return self.name
 
 
-def _row(name: str, cuda: str, accumulator: type, scalar: Any = None) -> DType:
-    dtype = np.dtype(scalar or name)
+def _row(name: str, cuda: str, accumulator: type) -> DType:
     onnx = {"float64": "DOUBLE", "float32": "FLOAT"}.get(name, name.upper())
-    return DType(name, onnx, cuda, dtype, np.dtype(accumulator))
+    return DType(name, onnx, cuda, np.dtype(accumulator))
 
 
 FLOAT64 = _row("float64", "double", np.float64)
 FLOAT32 = _row("float32", "float", np.float32)
 FLOAT16 = _row("float16", "Half", np.float32)
-BFLOAT16 = _row("bfloat16", "BFloat16", np.float32, ml_dtypes.bfloat16)
+BFLOAT16 = _row("bfloat16", "BFloat16", np.float32)
 INT8 = _row("int8", "signed char", np.int32)
 UINT8 = _row("uint8", "unsigned char", np.int32)
 
 DTYPES = (FLOAT64, FLOAT32, FLOAT16, BFLOAT16, INT8, UINT8)
 FLOATS = tuple(row for row in DTYPES if row.is_float)
-_BY_NUMPY = {row.numpy: row for row in DTYPES}
+_BY_NUMPY = {row.numpy: row for row in DTYPES if row is not BFLOAT16}
 _BY_NAME = {row.name: row for row in DTYPES}
 
 
@@ -100,9 +108,22 @@ def find(name: str, dtype: object, allowed: Collection[DType] = DTYPES) -> DType
     except TypeError:
         raise GpupoolTypeError(f"{name} = {dtype!r} is not a dtype; allowed: {names}") from None
     row = _BY_NUMPY.get(numpy)
+    if row is None and numpy.name == BFLOAT16.name:
+        row = BFLOAT16 if numpy == BFLOAT16.numpy else None
     if row is None or not numpy.isnative:
         raise GpupoolTypeError(f"{name} = {numpy} is not supported; allowed: {names}")
     return row
+
+
+def finfo(dtype: Any) -> Any:
+    """Return the limits of a float dtype of NumPy or ml_dtypes, as ``numpy.finfo`` has them.
+
+    >>> float(finfo(BFLOAT16.numpy).max)
+    3.3895313892515355e+38
+    """
+    import ml_dtypes
+
+    return ml_dtypes.finfo(dtype)
 
 
 def find_float(name: str, dtype: object) -> DType:

@@ -197,7 +197,8 @@ def global_average_pool(
     x, the float ``dtype`` asked for. Raises as average_pool does. Source: ONNX GlobalAveragePool
     1, 22; 8-bit types are gpupool's.
 
-    >>> global_average_pool(np.ones((1, 1, 64, 64), "bfloat16")).astype(float)
+    >>> from ml_dtypes import bfloat16
+    >>> global_average_pool(np.ones((1, 1, 64, 64), bfloat16)).astype(float)
     array([[[[1.]]]])
     """
     return planned(

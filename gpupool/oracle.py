@@ -16,12 +16,11 @@ from itertools import product
 from math import ceil, inf, prod
 from typing import Any, NamedTuple, Protocol
 
-import ml_dtypes
 import numpy as np
 
 from gpupool.arrays import Array
 from gpupool.bounds import at_least
-from gpupool.dtypes import BFLOAT16, DType, byte_sum_dtype
+from gpupool.dtypes import BFLOAT16, DType, byte_sum_dtype, finfo
 from gpupool.problem import (
     SMALL_P,
     Output,
@@ -463,7 +462,7 @@ def _lp(problem: PoolProblem, x: Array, window: Window) -> Array:
 
 def _bring_back(problem: PoolProblem, norm: Array, window: Window) -> None:
     """Change what only roundings to float32 may have taken above the greatest number to that."""
-    greatest = float(ml_dtypes.finfo(problem.dtype.numpy).max)
+    greatest = float(finfo(problem.dtype.numpy).max)
     beyond = norm > greatest
     if beyond.any():
         # The taps that each window has: the most that any has are fewer in a part of x.

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from gpupool import oracle
 from gpupool.arrays import Array
 from gpupool.bounds import SAMPLE_LEAST, of_mean, of_norm, of_samples
-from gpupool.dtypes import FLOAT64
+from gpupool.dtypes import FLOAT64, finfo
 from gpupool.problem import PoolProblem, PreprocessProblem, Problem, RoiProblem, UnpoolProblem
 from gpupool.window import taps_of
 
@@ -43,7 +42,7 @@ def agree(problem: Problem, inputs: tuple[Array, ...], a: Array, b: Array) -> Ar
     with np.errstate(all="ignore"):
         first, second = a.astype(np.float64), b.astype(np.float64)
         if np.isfinite(inputs[0]).all():  # at the edge of the range one may round to infinity
-            greatest = float(ml_dtypes.finfo(a.dtype).max)
+            greatest = float(finfo(a.dtype).max)
             first, second = (np.clip(y, -greatest, greatest) for y in (first, second))
         larger = np.maximum(np.abs(first), np.abs(second))
         allowed = 2 * _error(problem, inputs, larger) + _ulp(larger, a.dtype)
@@ -53,7 +52,7 @@ def agree(problem: Problem, inputs: tuple[Array, ...], a: Array, b: Array) -> Ar
 
 def _ulp(value: Array, dtype: np.dtype[Any]) -> Array:
     """Return the distance between the numbers of ``dtype`` around positive values."""
-    info = ml_dtypes.finfo(dtype)
+    info = finfo(dtype)
     _, exponent = np.frexp(value)
     spacing: Array = np.ldexp(float(info.eps), exponent - 1)
     return np.maximum(spacing, float(info.smallest_subnormal))

@@ -13,12 +13,11 @@ from functools import cached_property
 from math import inf, nan, prod
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from gpupool import device, opset, tolerance
 from gpupool.arrays import Array
-from gpupool.dtypes import DTYPES, find
+from gpupool.dtypes import DTYPES, find, finfo
 from gpupool.errors import GpupoolError
 from gpupool.ops import FUNCTIONS
 from gpupool.peers import PEERS, Case, RefusedError, missing, unreliable
@@ -33,7 +32,7 @@ Draw = np.random.Generator
 
 
 def _special(dtype: np.dtype[Any]) -> list[float]:
-    info = ml_dtypes.finfo(dtype)
+    info = finfo(dtype)
     tiny = float(info.smallest_subnormal)
     positive = [0.0, 1.0, tiny, 3 * tiny, float(info.tiny), float(info.max), inf]
     return [nan, *positive, *(-value for value in positive)]
@@ -50,11 +49,11 @@ def _normal(draw: Draw, shape: tuple[int, ...], _: np.dtype[Any]) -> Array:
 def _full_range(draw: Draw, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     if dtype.kind in "iu":
         return draw.integers(np.iinfo(dtype).min, np.iinfo(dtype).max, shape, endpoint=True)
-    return draw.uniform(-1, 1, shape) * float(ml_dtypes.finfo(dtype).max)
+    return draw.uniform(-1, 1, shape) * float(finfo(dtype).max)
 
 
 def _subnormal(draw: Draw, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    return draw.integers(-9, 9, shape) * float(ml_dtypes.finfo(dtype).smallest_subnormal)
+    return draw.integers(-9, 9, shape) * float(finfo(dtype).smallest_subnormal)
 
 
 def _some_special(draw: Draw, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:

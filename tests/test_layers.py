@@ -84,7 +84,7 @@ ORDER = (
 """Every module; each imports only from those above it."""
 
 MAY_IMPORT_CUPY = {"jit", "launch", "device"}
-HEAVY = ("cupy", "PIL", "rich", "onnx", "onnxruntime", "torch", "jax", "dask", "zarr")
+HEAVY = "cupy", "PIL", "rich", "onnx", "onnxruntime", "torch", "jax", "dask", "zarr", "ml_dtypes"
 
 
 def imports(module: str) -> set[str]:
@@ -162,6 +162,13 @@ def fresh_imports():
 
 def test_import_takes_at_most_300_ms_beyond_numpy(fresh_imports):
     assert min(seconds for seconds, _ in fresh_imports) < 0.3
+
+
+def test_bfloat16_needs_no_other_import():
+    call = "gpupool.plan('MaxPool', (1, 1, 4, 4), 'bfloat16', kernel_shape=2)"
+    command = [sys.executable, "-c", f"import gpupool; print({call}.problem.dtype.numpy)"]
+    done = subprocess.run(command, cwd=PACKAGE.parent, capture_output=True, text=True, check=True)
+    assert done.stdout == "bfloat16\n"
 
 
 @pytest.mark.parametrize("heavy", HEAVY)
