@@ -372,7 +372,7 @@ template <class V> __device__ inline V in_order(V magnitude, V sign, bool nan, V
     const V ordered = (magnitude ^ sign) - sign;
     return nan ? greatest : ordered;
 }
-// From 0 on: the highest bit takes part as another one of the magnitude.
+// Unsigned, with zero in the middle: the highest bit is one more of the magnitude.
 __device__ inline unsigned long long in_order(double x) {
     const unsigned long long bits = __double_as_longlong(x), highest = 1ull << 63;
     const unsigned sign = static_cast<int>(bits >> 32) >> 31;
@@ -394,7 +394,7 @@ __device__ inline int in_order(signed char x) { return x; }
 __device__ inline int in_order(unsigned char x) { return x; }
 
 // Whether a is less than b, each with 32 bits more below it or without: by what their difference borrows.
-// Beside comparisons the compiler takes the maximum, too, by comparisons of its own.
+// Of `a < b ? b : a` the compiler makes a maximum, which compares once more.
 __device__ inline bool less(unsigned long long a, unsigned below_a, unsigned long long b, unsigned below_b) {
 #ifdef __CUDA_ARCH__
     unsigned borrowed;

@@ -87,9 +87,9 @@ template <class Op> struct Merged : Held<Op>::Type {
 
     // A tap that nothing was merged with.
     template <class Tap> __device__ Accumulator alone(Tap tap, unsigned place) const {
+        static_assert(P == 0);
         if constexpr (Op::pairs) return tap;
-        else if constexpr (P == 0) return this->lift(tap, place);
-        else return accumulate(this->start(), tap);
+        else return this->lift(tap, place);
     }
 
     // The same of many, side by side.

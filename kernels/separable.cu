@@ -6,9 +6,9 @@
 // Down a column the input is cut into runs as long as the window. A window then is the end of one
 // run and the beginning of the next, so it merges one suffix and one prefix (van Herk, Gil and
 // Werman). What all windows of a run have in common merges first, and is not kept. The rows are
-// separable.cuh's. Each thread has a column, each warp a row at a time. Words hold the 16- or 8-bit
-// maxima of two planes. Channels last neighbouring threads have the columns of neighbouring planes, so
-// that a warp reads consecutive channels. separable_vectors.cu takes vectors of columns.
+// separable.cuh's. Each thread has a column. Words hold the 16- or 8-bit maxima of two planes. Channels
+// last neighbouring threads have the columns of neighbouring planes, so that a warp reads consecutive
+// channels. separable_vectors.cu takes vectors of columns.
 //
 // Maxima bring their place under the tile where Indices are asked for. Of small squares Height is known
 // then, and registers hold what a run and the next one have: each tap is read once.
@@ -238,13 +238,16 @@ struct Scalars : Tile<Op, Axes, Width, 32, 1, 0, Strided, ChannelsLast, Images> 
     }
 
     __device__ void reduce_column(const Column& column, Accumulator* to) const {
-        if constexpr (Height > 0) return reduce_known(column, to);
-        const int kernel = outer().kernel;
+        if constexpr (Height > 0) {
+            reduce_known(column, to);
+        } else {
+            const int kernel = outer().kernel;
 #pragma unroll 1
-        for (int run = 0; run < tiles.rows; run += kernel) {
-            int next = run + kernel, last = least(next, tiles.rows);
-            begin_windows(column, to, run, last);
-            end_windows(column, to - (kernel - 1) * pitch, next, last + kernel - 1);
+            for (int run = 0; run < tiles.rows; run += kernel) {
+                int next = run + kernel, last = least(next, tiles.rows);
+                begin_windows(column, to, run, last);
+                end_windows(column, to - (kernel - 1) * pitch, next, last + kernel - 1);
+            }
         }
     }
 
@@ -349,9 +352,9 @@ struct Scalars : Tile<Op, Axes, Width, 32, 1, 0, Strided, ChannelsLast, Images> 
             for (int r = 0; r < flight; ++r, from += Base::apart() * pitch, n += row_step()) {
                 const bool any = op.any(*from);
                 const Distance found = distance(any ? op.place(*from) : 0);
-                const int at = pinned(n);
-                y[at] = any ? load(input + found.offset) : lowest_element<T>();
-                indices[at] = any ? number + found.number : -1;
+                const int to = pinned(n);
+                y[to] = any ? load(input + found.offset) : lowest_element<T>();
+                indices[to] = any ? number + found.number : -1;
             }
         });
     }

@@ -4,9 +4,9 @@
 //
 // Each lane of a warp takes a chunk of a row's outputs. What all their windows share, from the end of
 // the chunk to the end of the first window, are whole chunks, which other lanes have merged, and the
-// head of one. Of windows shorter than a chunk, which share all they can among themselves, any thread
-// takes a chunk of any row. No tap is taken back, which keeps sums as accurate as maxima. What windows
-// reduce across the end of a plane is not stored.
+// head of one. Windows shorter than a chunk need no other lane's, so that any thread takes a chunk of any
+// row. No tap is taken back, which keeps sums as accurate as maxima. What windows reduce across the end of
+// a plane is not stored.
 //
 // Of three axes a column merges the slices under its plane of outputs, tap by tap.
 //
@@ -53,7 +53,7 @@ struct Tile {
     using Out = typename Op::Out;
     using Accumulator = typename Merged<Op>::Accumulator;
     using Partials = Pack<Accumulator, Unit>;
-    // Outputs of a lane: so many that no two lanes that read together meet in a bank.
+    // Outputs of a lane: so many that no two lanes that read a row together meet in a bank.
     static constexpr int chunk = Unit == 4 ? 12 : Unit == 2 ? 10 : 9;
     // Columns of shared memory; no more than threads where each takes one.
     static constexpr int pitch = (Unit > 1 ? Lanes : 28) * chunk;

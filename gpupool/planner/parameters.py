@@ -24,7 +24,7 @@ PAIRED_TAPS = 65535 // 255
 """No sum of so many bytes overflows half of a word: ``paired_taps`` in kernels/ops.cuh."""
 
 PLACED = np.dtype("V16")
-"""The NumPy mirror of ``Placed``, which nothing reads here."""
+"""As large as ``Placed``: no array of it is ever made."""
 
 _CUDA = {
     "float64": "double",

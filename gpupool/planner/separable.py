@@ -174,7 +174,7 @@ class Tiles:
 class _Tiles(Tiles):
     """Tiles of separable.cu: the instructions that they take, and those that issue meanwhile.
 
-    That is while memory and shared memory are accessed: counted for Indices alone.
+    That is while memory and shared memory are accessed: only of Indices it is looked at.
     """
 
     cost: float
@@ -186,7 +186,7 @@ def launch(
 ) -> Launch | None:
     """Launch separable.cu, or return None where it does not serve or costs more than ``most``.
 
-    With Indices, whose words are wide, it may not be clearly later than ``latest`` either: what
+    With Indices, whose words are wide, it may not be AHEAD times as late as ``latest`` either: what
     tiles of rows take, with what would issue while they wait.
     """
     fitting = _fitting(problem, geometry)
@@ -361,15 +361,18 @@ def _waits(problem: PoolProblem, geometry: Geometry, planes: int, span: int) -> 
 
     Threads that store are beside each other: those whose results are apart store the fewer.
     """
-    inner, channels = geometry.axes[-1], problem.channels
+    outer, inner = geometry.axes[-2:]
 
-    def access(item: int, size: int) -> WarpAccess:
-        row = item * (channels if problem.channels_last else size)
-        beside = planes if problem.channels_last else span
-        return WarpAccess(min(WARP, beside), item, row, row, item)
+    def access(item: int, rows: int, columns: int) -> WarpAccess:
+        if problem.channels_last:
+            pixel = item * problem.channels
+            return WarpAccess(min(WARP, planes), item, pixel, pixel, item)
+        row = item * columns
+        return WarpAccess(min(WARP, span), item, rows * row, row, item)
 
-    load = access(problem.dtype.itemsize, inner.size).load * geometry.slices
-    return load, access(problem.out_dtype.itemsize, inner.out).store / inner.stride
+    load = access(problem.dtype.itemsize, outer.size, inner.size).load * geometry.slices
+    store = access(problem.out_dtype.itemsize, outer.out, inner.out).store
+    return load, store / inner.stride
 
 
 def _store(problem: PoolProblem) -> int:
