@@ -1,8 +1,9 @@
 // Rows of outputs from memory, as rows.cuh says, for windows where one thread per output would spend more
 // instructions: those that overlap, types narrower than a vector, and strides that leave no tap out.
 // Counted cost in instructions per output of 3 x 3 by the tiles that the plan chooses, which are not those
-// of the fewest: maxima 14 to 41, means of Half 15, second norms 62; with Indices 44 to 93, of float 62, and
-// 95 at stride 2; dilated by 2, maxima of Half 14 and of float 31, means of float 30, and 70 with Indices.
+// of the fewest: maxima of Half 7, of float 11 to 13, and at stride 2 17 to 20 and 32 to 41; means of Half 15
+// to 22, second norms of float at stride 2 53 to 62; with Indices 49 to 80, of float at stride 2 95 to 108;
+// dilated by 2, maxima of Half 13 to 14 and of float 25 to 31, means of float 30, and 70 with Indices.
 #include "rows.cuh"
 
 template <class Op, class Kernel, class Stride, int Pad, int Row, Where Over, Where Partial,

@@ -161,11 +161,13 @@ struct Block {
     // For a maximum the nearest row, which its windows read too, does for one in the padding, and
     // the nearest vector of a row for a halo. Of dilated windows they may lie between taps.
     static constexpr bool steps = Axes > 1, nearest = steps && !Inside && Op::repeats && DR == 1;
-    static constexpr bool clamps = Over == at_ends;
+    // Pixels apart are clamped once each, for all lines: for one line it takes more instructions, and of three
+    // axes more registers.
+    static constexpr bool clamps = Over == at_ends || (!Packed && Axes == 2 && nearest && D == 1);
     // Some other row is read in place of one that is not there, of those in shared memory also where it
     // does not do for it.
     static constexpr bool near_rows = nearest || (Staged && steps && !Inside);
-    static_assert(!clamps || (Op::repeats && !Op::indices && Packed && Lanes == 1 && !Row),
+    static_assert(Over != at_ends || (Op::repeats && !Op::indices && Packed && Lanes == 1 && !Row),
                   "a maximum of rows, of which no code tells the column");
     static_assert(!clamps || D == 1, "what is nearest to the edge is a tap of all windows over it");
     // All that a tile asks for is there.
@@ -185,8 +187,7 @@ struct Block {
     }
     // Where so many pixels begin that are in the row, as near to `pixel` of the body as they may.
     __device__ int nearest_pixel(int pixel, int many) const {
-        const int body = group * Outputs * S;
-        return most(least(body + pixel, size() - many), 0) - body;
+        return most(least(origin() + pixel, size() - many), 0) - origin();
     }
 
     // Reads Count elements from element `first` of a line on, so many of which are the line's, or padding
@@ -268,12 +269,13 @@ struct Block {
         } else {
             // Pixels that no tap reads are merged down the columns, too.
             if constexpr (D > 1 && !Op::indices) line.clear(merged);
+            if constexpr (clamps) from = pinned(from);
 #pragma unroll
             for (int i = 0; i < Span; ++i) {
                 if (!pixel_tapped(i)) continue;
-                int position = first_pixel() + i;
-                bool inside = within(position, size());
-                load_part<Lanes>(line, i * Lanes, from + i * grid.pixel_step, readable && inside, Lanes);
+                const int pixel = clamps ? nearest_pixel(i, 1) : i;
+                const bool there = readable && within(first_pixel() + i, size());
+                load_part<Lanes>(line, i * Lanes, from + pixel * grid.pixel_step, there, Lanes);
             }
         }
     }

@@ -534,8 +534,12 @@ BUGS = {
         pool(1, 1, 9, 41, pads=1), "rows",
     ),
     "halos past the row": Planted(
-        "rows.cuh", "most(least(body + pixel, size() - many), 0) - body", "pixel", OUTSIDE,
+        "rows.cuh", "most(least(origin() + pixel, size() - many), 0) - origin()", "pixel", OUTSIDE,
         pool(1, 1, 9, 40, pads=1), "rows",
+    ),
+    "pixels apart past the row": Planted(
+        "rows.cuh", "clamps ? nearest_pixel(i, 1) : i", "i", OUTSIDE,
+        pool(1, 9, 10, 8, pads=1, channels_last=True, return_indices=True), "rows",
     ),
     "rows past the plane": Planted(
         "rows.cuh", "within(row, outer().size)", "row >= 0", OUTSIDE,

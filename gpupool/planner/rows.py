@@ -32,7 +32,7 @@ from gpupool.planner.parameters import (
     window_parameters,
 )
 from gpupool.planner.tile import Tile
-from gpupool.planner.tile_cost import Estimate, Line, down_axis, lines
+from gpupool.planner.tile_cost import Estimate, Line, down_axis, lines, stores
 from gpupool.problem import PoolProblem
 from gpupool.validate import INT32_MAX
 from gpupool.window import Axis
@@ -54,6 +54,9 @@ APART, HELD, REREAD = 0.3, 0.15, 0.3
 """Powers of what makes a tile slower than its instructions: how far apart neighbouring threads read
 and write, what a thread holds, and how often the input is read. Fitted to the times of 950 tiles of
 46 cases on an H200; the usual tile took 2 % longer than the fastest, in the mean."""
+
+ALIKE = 1.02
+"""Times that differ by no more are not told apart: of such tiles one may issue nearly the least."""
 
 REACH = 128
 """Positions from the first tap of a dilated window to its last, at most: lines between taps, which
@@ -85,7 +88,8 @@ def cheapest(problem: PoolProblem, geometry: Geometry, alignment: int) -> Choice
 def _usual(problem: PoolProblem, geometry: Geometry, estimates: _Estimates) -> Tile | None:
     """Return what takes the shortest time, of instructions within the limit if there are any.
 
-    Of these it is one with a short kernel, if there is one.
+    Of these it is one with a short kernel, if there is one; it gives way to what hardly takes
+    longer and issues clearly less.
     """
     enough = limit(problem, geometry)
     for most, most_code in ((enough, SHORT_CODE), (enough, MOST_CODE), (inf, MOST_CODE)):
@@ -95,7 +99,10 @@ def _usual(problem: PoolProblem, geometry: Geometry, estimates: _Estimates) -> T
             if estimate.total <= most and estimate.code <= most_code
         ]
         if fitting:
-            return min(fitting, key=itemgetter(0, 1))[2]
+            least, usual, soonest = min(fitting, key=itemgetter(0, 1))
+            alike = (one for one in fitting if one[0] <= ALIKE * least)
+            _, fewest, tile = min(alike, key=itemgetter(1))
+            return tile if NEARLY * fewest < usual else soonest
     return None
 
 
@@ -106,11 +113,10 @@ def _soonest(
 
     Less is served by AHEAD, and it takes less time by NEARLY. Of those that take as long as memory
     it is the one with the shortest kernel. None is longer than the usual one's, or than is short.
-    What is served is known of tiles of one channel; of dilated windows these hold so many registers
-    that few threads are there, which it does not tell.
+    Tiles of dilated windows hold so many registers that few threads are there, which it does not
+    tell.
     """
-    dilated = any(axis.dilation > 1 for axis in geometry.axes)
-    if not usual.packed or usual.lanes > 1 or dilated:
+    if any(axis.dilation > 1 for axis in geometry.axes):
         return usual
     memory, known = memory_time(problem, geometry), estimates[usual]
     needed = known.total + _waits(problem, geometry, usual)
@@ -242,26 +248,39 @@ def total_cost(problem: PoolProblem, geometry: Geometry, tile: Tile) -> float:
 
 
 def _waits(problem: PoolProblem, geometry: Geometry, tile: Tile) -> float:
-    """Estimate what would issue while lines and sectors are served.
-
-    As if rows lay one behind the other, each with its threads beside each other.
-    """
-    axes, itemsize = geometry.axes, problem.dtype.itemsize
-    row, body = (n * itemsize for n in (axes[-1].size, tile.outputs * axes[-1].stride))
-    apart = tile.rows * down_axis(axes).stride * row
-    beside = min(WARP, tile.groups(geometry)[0])
-    load = WarpAccess(beside, body, apart, row, tile.load * itemsize).load
-    loads = warp_loads(problem, geometry, tile) * load
-    return loads + store_cost(problem, geometry, tile)
+    """Estimate what would issue while lines and sectors are served."""
+    itemsize, inner = problem.dtype.itemsize, geometry.axes[-1]
+    strides = inner.stride, down_axis(geometry.axes).stride
+    load = _access(problem, geometry, tile, itemsize, itemsize * tile.load, inner.size, strides)
+    return warp_loads(problem, geometry, tile) * load.load + store_cost(problem, geometry, tile)
 
 
 def store_cost(problem: PoolProblem, geometry: Geometry, tile: Tile) -> float:
-    """Estimate what issues while the lines and sectors of stores are served, but of Indices."""
-    itemsize = problem.out_dtype.itemsize
-    row, body = (n * itemsize for n in (geometry.axes[-1].out, tile.outputs))
-    beside = min(WARP, tile.groups(geometry)[0])
-    store = WarpAccess(beside, body, tile.rows * row, row, tile.store * itemsize).store
-    return warp_stores(geometry, tile) * store
+    """Estimate what issues while the lines and sectors of stores are served."""
+    each: float = 0
+    for itemsize in (output.dtype.itemsize for output in problem.outputs):
+        stored, out = itemsize * tile.store, geometry.axes[-1].out
+        width = min(stored, VECTOR_BYTES)
+        store = _access(problem, geometry, tile, itemsize, width, out, strides=(1, 1)).store
+        each += store * stored / width
+    return warp_stores(geometry, tile) * each
+
+
+def _access(
+    problem: PoolProblem, geometry: Geometry, tile: Tile,
+    itemsize: int, width: int, size: int, strides: tuple[int, int],
+) -> WarpAccess:  # fmt: skip
+    """Return one of ``width`` bytes to rows of ``size`` pixels, as if these lay behind each other.
+
+    Those of neighbouring outputs are ``strides`` apart. Where pixels are not side by side, threads
+    beside each other have channels of one, and the next ones those of the next tile along the row.
+    """
+    along, down = tile.outputs * strides[0], tile.rows * strides[1]
+    if tile.packed:
+        pixel, beside = tile.lanes * itemsize, min(WARP, tile.groups(geometry)[0])
+        return WarpAccess(beside, along * pixel, down * size * pixel, size * pixel, width)
+    pixel, beside = problem.channels * itemsize, min(WARP, problem.channels // tile.lanes)
+    return WarpAccess(beside, tile.lanes * itemsize, along * pixel, pixel, width)
 
 
 def warp_loads(problem: PoolProblem, geometry: Geometry, tile: Tile) -> float:
@@ -272,8 +291,8 @@ def warp_loads(problem: PoolProblem, geometry: Geometry, tile: Tile) -> float:
 
 
 def warp_stores(geometry: Geometry, tile: Tile) -> float:
-    """Return the stores of all warps, of tiles of one channel."""
-    return tile.threads(geometry) / WARP * tile.rows * tile.outputs / tile.store
+    """Return the stores of all warps."""
+    return tile.threads(geometry) / WARP * stores(tile)
 
 
 @lru_cache(maxsize=1)

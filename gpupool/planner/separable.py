@@ -11,7 +11,6 @@ import numpy as np
 from gpupool.planner.banks import WORD_BYTES, WarpAccess
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import (
-    AHEAD,
     BLOCKS,
     SECTOR_BYTES,
     SHARED_BYTES,
@@ -103,6 +102,9 @@ kernels/separable.cu."""
 SLICES = 2**32 // (ROW_PLACES * SLICE_ROWS)
 """Slices that a place may name."""
 
+LATER = 4 / 3
+"""How many times as late, by such a sum, what issues fewer instructions may be with Indices."""
+
 TILES_DTYPE = np.dtype(
     [
         *((name, "i4") for name in ("planes", "all_planes", "together", "height", "width")),
@@ -186,14 +188,14 @@ def launch(
 ) -> Launch | None:
     """Launch separable.cu, or return None where it does not serve or costs more than ``most``.
 
-    With Indices, whose words are wide, it may not be AHEAD times as late as ``latest`` either: what
-    tiles of rows take, with what would issue while they wait.
+    With Indices, whose words are wide, it may not be LATER than ``latest`` either: what tiles of
+    rows take, with what would issue while they wait.
     """
     fitting = _fitting(problem, geometry)
     if fitting is None:
         return None
     tiles = _tiles(problem, *fitting)
-    late = problem.indices and tiles.cost + tiles.waited > AHEAD * latest
+    late = problem.indices and tiles.cost + tiles.waited > LATER * latest
     if late or tiles.cost > most:
         return None
     return _tiled_launch(problem, *fitting, tiles)
@@ -371,7 +373,8 @@ def _waits(problem: PoolProblem, geometry: Geometry, planes: int, span: int) -> 
         return WarpAccess(min(WARP, span), item, rows * row, row, item)
 
     load = access(problem.dtype.itemsize, outer.size, inner.size).load * geometry.slices
-    store = access(problem.out_dtype.itemsize, outer.out, inner.out).store
+    sizes = (output.dtype.itemsize for output in problem.outputs)
+    store = sum(access(size, outer.out, inner.out).store for size in sizes)
     return load, store / inner.stride
 
 

@@ -26,6 +26,9 @@ CLAMP, CLAMPS = {2: 3, 4: 1.8, 8: 9.5}, {2: 9, 4: 0, 8: 0}
 """Of each row of the input whose halos are clamped, and of a tile of them, by the bytes of an
 element."""
 
+CLAMPED_TILE, CLAMPED_PIXEL = 20, 3
+"""Of a tile whose pixels are apart and clamped, and of each of these."""
+
 LINE, LOAD, FAR_LOAD, CONVERT, UNPACK = 2.7, 2.0, 3.2, 0.9, 0.6
 """Of each row of the input, load, load of a pixel that is no neighbour, and element widened, alone
 or in a pair."""
@@ -183,6 +186,8 @@ class Estimate:
         all_slices = once if slices == 1 else _path(problem, axes, tile, line, slices)
         setup = SETUP + IMAGES * geometry.images + THIRD_AXIS * (len(axes) > 2)
         setup += CLAMPS[problem.dtype.itemsize] if tile.over == "at_ends" else 0
+        if _clamps_pixels(problem, axes, tile):
+            setup += CLAMPED_TILE + CLAMPED_PIXEL * line.loads
         threads = max(tile.threads(geometry), BUSY)
         code = setup + once + _hidden(problem, axes, tile, line)
         return cls(threads * (setup + all_slices), code * (WHOLE_ROW if tile.row else 1))
@@ -193,7 +198,7 @@ def _path(
 ) -> float:  # fmt: skip
     """Estimate the instructions of one thread from its first load on, for so many slices."""
     count = slices * lines(axes, tile) * _read(problem, axes, tile, line)
-    count += STORE * _stores(tile) + _finish(problem, axes, tile) * _results(tile)
+    count += STORE * stores(tile) + _finish(problem, axes, tile) * _results(tile)
     merges = _merges(problem, axes, tile, line, slices)
     return count + merges * _merge(problem, tile) + _counting(problem, axes, tile)
 
@@ -201,7 +206,7 @@ def _path(
 def _hidden(problem: PoolProblem, axes: tuple[Axis, ...], tile: Tile, line: Line) -> float:
     """Estimate the instructions that only the compiler sees."""
     count: float = 0 if tile.partial == "nowhere" else PARTIAL
-    count += BRANCH * _stores(tile) if tile.over == "anywhere" else 0
+    count += BRANCH * stores(tile) if tile.over == "anywhere" else 0
     count -= SINGLE_AXIS if len(axes) == 1 else 0
     count += DEAD * lines(axes, tile) * line.dead
     if problem.indices:
@@ -232,13 +237,16 @@ def _results(tile: Tile) -> int:
     return tile.rows * tile.outputs * tile.lanes
 
 
-def _stores(tile: Tile) -> float:
-    return _results(tile) / (tile.store if tile.packed else tile.lanes)
+def stores(tile: Tile) -> float:
+    """Return those of a thread."""
+    return _results(tile) / tile.store
 
 
 def _read(problem: PoolProblem, axes: tuple[Axis, ...], tile: Tile, line: Line) -> float:
     """Estimate the instructions to read a line and lift its elements."""
-    nearest = tile.row > 0 and problem.reduction == "max" and down_axis(axes).dilation == 1
+    nearest = _clamps_pixels(problem, axes, tile) or (
+        tile.row > 0 and problem.reduction == "max" and down_axis(axes).dilation == 1
+    )
     lift = POWER[int(problem.p)] if problem.reduction == "lp" else 0.0
     if tile.pairs:
         lift += UNPACK if problem.dtype.itemsize == 1 else 0.0
@@ -253,6 +261,12 @@ def _read(problem: PoolProblem, axes: tuple[Axis, ...], tile: Tile, line: Line) 
     clamped = CLAMP[problem.dtype.itemsize] if tile.over == "at_ends" else 0.0
     fill = 0.0 if nearest else _fill(problem, tile) * line.words
     return each_line + clamped + load * line.loads + fill + lift * line.taken
+
+
+def _clamps_pixels(problem: PoolProblem, axes: tuple[Axis, ...], tile: Tile) -> bool:
+    """Whether of pixels that are apart maxima read the nearest one for one of padding."""
+    adjoining = len(axes) == 2 and all(axis.dilation == 1 for axis in axes)
+    return problem.reduction == "max" and adjoining and tile.over == "anywhere" and not tile.packed
 
 
 def _fill(problem: PoolProblem, tile: Tile) -> float:
