@@ -99,8 +99,7 @@ template <class T, class Code, class To> struct FirstMax : ArgMax<T, Code, To> {
 
 // The same of parts in any order, which may have taps in common: one Word holds a maximum and, in its lower
 // half, how far its place is in front of the last one, so that the greater word is the first of equal
-// maxima. The kernel numbers places, by 32 bits at most, and reads the element again there. The last is that
-// of no tap.
+// maxima. The kernel numbers places, by 32 bits at most, and reads the element again there.
 template <class T, class To, class Word> struct PlacedMax : OperatorDefaults {
     using Element = T;
     using Out = T;
@@ -129,7 +128,6 @@ template <class T, class To, class Word> struct PlacedMax : OperatorDefaults {
         if constexpr (half > 32) return a.in_front();
         else return unsigned(a) & last;
     }
-    __device__ bool any(Word a) const { return in_front(a) != 0; }
     __device__ unsigned place(Word a) const { return last - in_front(a); }
 };
 

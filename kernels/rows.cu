@@ -2,8 +2,9 @@
 // instructions: those that overlap, types narrower than a vector, and strides that leave no tap out.
 // Counted cost in instructions per output of 3 x 3 by the tiles that the plan chooses, which are not those
 // of the fewest: maxima of Half 7, of float 11 to 13, and at stride 2 17 to 20 and 32 to 41; means of Half 15
-// to 22, second norms of float at stride 2 53 to 62; with Indices 49 to 80, of float at stride 2 95 to 108;
-// dilated by 2, maxima of Half 13 to 14 and of float 25 to 31, means of float 30, and 70 with Indices.
+// to 22, second norms of float at stride 2 53 to 62; with Indices 43 to 62, of float at stride 2 88 to 96;
+// dilated by 2, maxima of Half 14 to 17 and of float 27 to 31, means of float 30 to 42, and with Indices 66
+// to 69.
 #include "rows.cuh"
 
 template <class Op, class Kernel, class Stride, int Pad, int Row, Where Over, Where Partial,

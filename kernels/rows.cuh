@@ -18,8 +18,8 @@
 //
 // What the plan proves costs no instruction: of a Row that one thread takes whole the padding is
 // left out, and where neither tiles nor windows lie over the edge nothing is tested. Where windows
-// alone do, at the ends of a row, maxima read what is nearest to the edge in place of padding, unless
-// they are dilated: what is nearest need not be a tap then.
+// alone do, at the ends of a row, and of two axes wherever pixels are apart, maxima read what is nearest
+// to the edge in place of padding, unless they are dilated: what is nearest need not be a tap then.
 #pragma once
 #include "line.cuh"
 #include "staged.cuh"
@@ -158,8 +158,8 @@ struct Block {
         return Axes > 2 ? slice * Stride::at(0) - w.axis[0].pad_begin : 0;
     }
 
-    // For a maximum the nearest row, which its windows read too, does for one in the padding, and
-    // the nearest vector of a row for a halo. Of dilated windows they may lie between taps.
+    // For a maximum the nearest row, which its windows read too, does for one in the padding, and the
+    // nearest vector of a row for a halo, or pixel. Of dilated windows they may lie between taps.
     static constexpr bool steps = Axes > 1, nearest = steps && !Inside && Op::repeats && DR == 1;
     // Pixels apart are clamped once each, for all lines: for one line it takes more instructions, and of three
     // axes more registers.
@@ -269,7 +269,7 @@ struct Block {
         } else {
             // Pixels that no tap reads are merged down the columns, too.
             if constexpr (D > 1 && !Op::indices) line.clear(merged);
-            if constexpr (clamps) from = pinned(from);
+            if constexpr (clamps) from = pinned(from);  // or each address would be made from the plane's
 #pragma unroll
             for (int i = 0; i < Span; ++i) {
                 if (!pixel_tapped(i)) continue;
@@ -430,9 +430,9 @@ struct Block {
     __device__ void write_row(const Sums& sums, int r, Out* y, typename Op::Index* indices) const {
         using Index = typename Op::Index;
         int left = (outputs() - group * Outputs) * Lanes, first = place(r, 0);
-        // The steps between numbers are ints.
-        const auto distance = [](int positions, const Axis<int>& axis) {
-            return static_cast<Index>(positions) * static_cast<int>(axis.index_step);
+        // 32 bits hold the numbers of an image. To make them of 64 takes five instructions for a product.
+        const auto distance = [](int positions, long long step) {
+            return positions * static_cast<int>(step);
         };
 #pragma unroll
         for (int b = 0; b < Outputs * Lanes; b += width) {
@@ -446,17 +446,18 @@ struct Block {
                 const unsigned pixel = sums.cell[b + i].code, line = pixel / digit, slice = line / digit;
                 const int column = position<Axes - 1>(first_pixel(), pixel % digit);
                 int offset = offset_of(column) + lane;
-                Index number = numbered + distance(column, inner());
-                if (!Packed || Lanes > 1) number += (vector * Lanes + lane) * w.index_channel_step;
+                int number = distance(column, inner().index_step);
+                if (!Packed || Lanes > 1)
+                    number += distance(vector * Lanes + lane, w.index_channel_step);
                 auto add = [&](const Axis<int>& axis, int tap) {
                     offset += tap * axis.step;
-                    number += distance(tap, axis);
+                    number += distance(tap, axis.index_step);
                 };
                 const unsigned row = Axes > 2 ? line % digit : line;
                 if constexpr (Axes > 1) add(outer(), position<Outer>(first_row(), row));
                 if constexpr (Axes > 2) add(w.axis[0], position<0>(first_slice(), slice));
                 pack.element[i] = element(sums.cell[b + i].best, offset);
-                numbers[i] = number;
+                numbers[i] = static_cast<Index>(numbered + number);
             }
             *reinterpret_cast<Pack<Out, width>*>(y + at) = pack;
             store_numbers(numbers, indices + at);

@@ -14,8 +14,8 @@
 // then, and registers hold what a run and the next one have: each tap is read once.
 //
 // Counted cost in instructions per output, from 13 x 13 to 63 x 63: maxima 31 to 62, sums 61 to 100, of
-// doubles 84 to 142; with Indices 84 to 113 of 16 and 8 bits, 123 to 158 of float32, 164 to 249 of doubles,
-// and from 3 x 3 to 8 x 8, 60 to 75, 84 to 98 and 111 to 145.
+// doubles 84 to 142; with Indices 79 to 107 of 16 and 8 bits, 117 to 152 of float32, 155 to 241 of doubles,
+// and from 3 x 3 to 8 x 8, 55 to 69, 79 to 92 and 105 to 137.
 #include "separable.cuh"
 
 template <class Op, int Axes, int Height, int Width, bool Strided, bool ChannelsLast, bool Images>
@@ -350,11 +350,10 @@ struct Scalars : Tile<Op, Axes, Width, 32, 1, 0, Strided, ChannelsLast, Images> 
         in_flights<2>(rows, [&](int flight) {
 #pragma unroll
             for (int r = 0; r < flight; ++r, from += Base::apart() * pitch, n += row_step()) {
-                const bool any = op.any(*from);
-                const Distance found = distance(any ? op.place(*from) : 0);
+                const Distance found = distance(op.place(*from));
                 const int to = pinned(n);
-                y[to] = any ? load(input + found.offset) : lowest_element<T>();
-                indices[to] = any ? number + found.number : -1;
+                y[to] = load(input + found.offset);
+                indices[to] = number + found.number;
             }
         });
     }

@@ -198,7 +198,7 @@ STRIPS = ((13, 1), (15, 2), (63, 1))
 STAGED = (
     ((3, 3), 2, 1, 7), ((3, 3), 2, 1, 14), ((13, 13), 1, 6, 20), ((3, 3, 3), 1, 1, 14),
     ((5, 5), 1, 2, 7), ((5, 5), 1, 2, 13), ((5, 5), 1, 2, 19), ((5, 5), 1, 2, 14),
-    ((3, 3, 3), 1, 1, 9), ((3, 3), 1, 1, 35), ((3, 3), 2, 1, 75),
+    ((3, 3, 3), 1, 1, 9), ((3, 3), 1, 1, 35), ((3, 3), 2, 1, 79),
 )  # fmt: skip
 """Windows, strides, pads and sizes of small planes, of which rows_staged.cu takes whole rows or
 parts of them, and separable_planes.cu columns, of the last one by nearly the longest lines that
@@ -260,7 +260,7 @@ def _staged(among: Iterable[Reduction]) -> Iterator[Plan]:
         for problem in _pools(among, MANY, kernel, [stride] * axes, [size] * axes, pads):
             if (chosen := _plan(problem)).kernel in planner.STAGED:
                 yield chosen
-            if chosen.kernel == "separable_planes":
+            if chosen.kernel == "separable_planes" or len(problem.outputs) > 1:
                 yield from _plans_of("rows_staged", [problem])
 
 

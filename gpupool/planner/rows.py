@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from math import inf, prod
 from operator import itemgetter
@@ -33,7 +33,7 @@ from gpupool.planner.parameters import (
 )
 from gpupool.planner.tile import Tile
 from gpupool.planner.tile_cost import Estimate, Line, down_axis, lines, stores
-from gpupool.problem import PoolProblem
+from gpupool.problem import Output, PoolProblem
 from gpupool.validate import INT32_MAX
 from gpupool.window import Axis
 
@@ -56,7 +56,7 @@ and write, what a thread holds, and how often the input is read. Fitted to the t
 46 cases on an H200; the usual tile took 2 % longer than the fastest, in the mean."""
 
 ALIKE = 1.02
-"""Times that differ by no more are not told apart: of such tiles one may issue nearly the least."""
+"""Times that differ by no more, and what tiles take in all, are not told apart."""
 
 REACH = 128
 """Positions from the first tap of a dilated window to its last, at most: lines between taps, which
@@ -88,8 +88,9 @@ def cheapest(problem: PoolProblem, geometry: Geometry, alignment: int) -> Choice
 def _usual(problem: PoolProblem, geometry: Geometry, estimates: _Estimates) -> Tile | None:
     """Return what takes the shortest time, of instructions within the limit if there are any.
 
-    Of these it is one with a short kernel, if there is one; it gives way to what hardly takes
-    longer and issues clearly less.
+    Of these it is one with a short kernel, if there is one. It gives way to what hardly takes more,
+    neither time nor in all, and issues clearly less; not of dilated windows, since such tiles hold
+    more registers.
     """
     enough = limit(problem, geometry)
     for most, most_code in ((enough, SHORT_CODE), (enough, MOST_CODE), (inf, MOST_CODE)):
@@ -99,10 +100,16 @@ def _usual(problem: PoolProblem, geometry: Geometry, estimates: _Estimates) -> T
             if estimate.total <= most and estimate.code <= most_code
         ]
         if fitting:
-            least, usual, soonest = min(fitting, key=itemgetter(0, 1))
-            alike = (one for one in fitting if one[0] <= ALIKE * least)
-            _, fewest, tile = min(alike, key=itemgetter(1))
-            return tile if NEARLY * fewest < usual else soonest
+            time, total, soonest = min(fitting, key=itemgetter(0, 1))
+            served = ALIKE * total_cost(problem, geometry, soonest)
+            less = [
+                (issued, tile)
+                for taken, issued, tile in fitting
+                if taken <= ALIKE * time and NEARLY * issued < total
+                if total_cost(problem, geometry, tile) <= served
+            ]
+            chosen = [] if _dilated(geometry) else less
+            return min(chosen, key=itemgetter(0), default=(total, soonest))[1]
     return None
 
 
@@ -116,7 +123,7 @@ def _soonest(
     Tiles of dilated windows hold so many registers that few threads are there, which it does not
     tell.
     """
-    if any(axis.dilation > 1 for axis in geometry.axes):
+    if _dilated(geometry):
         return usual
     memory, known = memory_time(problem, geometry), estimates[usual]
     needed = known.total + _waits(problem, geometry, usual)
@@ -132,6 +139,10 @@ def _soonest(
     ]
     time, _, tile = min(sooner, key=itemgetter(0, 1), default=(inf, 0, usual))
     return tile if time < most else usual
+
+
+def _dilated(geometry: Geometry) -> bool:
+    return any(axis.dilation > 1 for axis in geometry.axes)
 
 
 def _estimates(problem: PoolProblem, geometry: Geometry, alignment: int) -> _Estimates:
@@ -251,35 +262,36 @@ def _waits(problem: PoolProblem, geometry: Geometry, tile: Tile) -> float:
     """Estimate what would issue while lines and sectors are served."""
     itemsize, inner = problem.dtype.itemsize, geometry.axes[-1]
     strides = inner.stride, down_axis(geometry.axes).stride
-    load = _access(problem, geometry, tile, itemsize, itemsize * tile.load, inner.size, strides)
-    return warp_loads(problem, geometry, tile) * load.load + store_cost(problem, geometry, tile)
+    load = _access(geometry, tile, itemsize, itemsize * tile.load, inner.size, strides)
+    stores = store_cost(problem.outputs, geometry, tile)
+    return warp_loads(problem, geometry, tile) * load.load + stores
 
 
-def store_cost(problem: PoolProblem, geometry: Geometry, tile: Tile) -> float:
+def store_cost(outputs: Iterable[Output], geometry: Geometry, tile: Tile) -> float:
     """Estimate what issues while the lines and sectors of stores are served."""
     each: float = 0
-    for itemsize in (output.dtype.itemsize for output in problem.outputs):
+    for itemsize in (output.dtype.itemsize for output in outputs):
         stored, out = itemsize * tile.store, geometry.axes[-1].out
         width = min(stored, VECTOR_BYTES)
-        store = _access(problem, geometry, tile, itemsize, width, out, strides=(1, 1)).store
+        store = _access(geometry, tile, itemsize, width, out, strides=(1, 1)).store
         each += store * stored / width
     return warp_stores(geometry, tile) * each
 
 
 def _access(
-    problem: PoolProblem, geometry: Geometry, tile: Tile,
-    itemsize: int, width: int, size: int, strides: tuple[int, int],
+    geometry: Geometry, tile: Tile, itemsize: int, width: int, size: int, strides: tuple[int, int]
 ) -> WarpAccess:  # fmt: skip
-    """Return one of ``width`` bytes to rows of ``size`` pixels, as if these lay behind each other.
+    """Return an access of ``width`` bytes to rows of ``size`` pixels, as if these lay in a row.
 
-    Those of neighbouring outputs are ``strides`` apart. Where pixels are not side by side, threads
-    beside each other have channels of one, and the next ones those of the next tile along the row.
+    Pixels of neighbouring outputs are ``strides`` apart. Where a tile's pixels do not adjoin,
+    threads beside each other have channels of one, and the next ones those of the next tile.
     """
     along, down = tile.outputs * strides[0], tile.rows * strides[1]
     if tile.packed:
         pixel, beside = tile.lanes * itemsize, min(WARP, tile.groups(geometry)[0])
         return WarpAccess(beside, along * pixel, down * size * pixel, size * pixel, width)
-    pixel, beside = problem.channels * itemsize, min(WARP, problem.channels // tile.lanes)
+    channels = geometry.channels.axis.size
+    pixel, beside = channels * itemsize, min(WARP, channels // tile.lanes)
     return WarpAccess(beside, tile.lanes * itemsize, along * pixel, pixel, width)
 
 

@@ -217,9 +217,10 @@ class Staged:
         """The cost if shared memory served every access in a turn."""
         cost = self.instructions + TURN * sum(self._accesses)
         read, written = (self.geometry.planes * size for size in self._bytes)
-        if self.results:
-            return cost + copy_cost(read, written)
-        return cost + copy_cost(read, 0) + rows.store_cost(self.problem, self.geometry, self.tile)
+        y, *indices = self.problem.outputs
+        stored = indices if self.results else (y, *indices)
+        cost += rows.store_cost(stored, self.geometry, self.tile)
+        return cost + copy_cost(read, written if self.results else 0)
 
     @cached_property
     def instructions(self) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf, prod
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from gpupool.planner.banks import WORD_BYTES, WarpAccess
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import (
     BLOCKS,
+    NEARLY,
     SECTOR_BYTES,
     SHARED_BYTES,
     THREADS,
@@ -75,7 +77,7 @@ less of integers, which are in the order of their bits; and more for each row of
 COMMON_PLACED = 10
 """Of a row of a plane that all windows of a run have in common."""
 
-ALONG_PLACED, STORE_PLACED = {4: 35, 8: 60, 16: 150}, 29
+ALONG_PLACED, STORE_PLACED = {4: 35, 8: 60, 16: 150}, 24
 """Of a lane for its outputs of a row, and to store one, with their places."""
 
 STORING = 128
@@ -85,12 +87,11 @@ one costs a thread little."""
 MOST_INTEGER_TAPS = 2**15 - 1
 """A float32 quotient by more than that may be rounded to the wrong integer."""
 
-LEAST_PLACED, LITTLE_HALO = 4, 7
-"""Channels last with Indices, planes of a tile at least, and how many times a kernel's columns each
-should have: most instructions are of columns, but of fewer planes most of a sector is not read."""
-
 CHUNK, PITCH = 9, 252
 """Outputs of a row that one lane of separable.cu takes, and columns of its shared memory."""
+
+USABLE = PITCH - CHUNK + 1
+"""Columns under planes side by side: the last windows are read with the rest of their chunk."""
 
 WORDS = np.dtype(np.int32), np.dtype(np.int64), PLACED
 """Types whose halves hold a maximum and its place, which is a number of 32 bits at most."""
@@ -103,7 +104,8 @@ SLICES = 2**32 // (ROW_PLACES * SLICE_ROWS)
 """Slices that a place may name."""
 
 LATER = 4 / 3
-"""How many times as late, by such a sum, what issues fewer instructions may be with Indices."""
+"""With Indices at stride 1, how many times as much in all as tiles of rows it may take to issue
+less: what issues grows no faster then than the logarithm of a window's size, or hardly."""
 
 TILES_DTYPE = np.dtype(
     [
@@ -174,13 +176,18 @@ class Tiles:
 
 @dataclass(frozen=True)
 class _Tiles(Tiles):
-    """Tiles of separable.cu: the instructions that they take, and those that issue meanwhile.
+    """Tiles of separable.cu: the instructions that they take, and those that would issue meanwhile.
 
-    That is while memory and shared memory are accessed: only of Indices it is looked at.
+    That is while memory and shared memory are accessed.
     """
 
     cost: float
     waited: float
+
+    @property
+    def total(self) -> float:
+        """All that is served."""
+        return self.cost + self.waited
 
 
 def launch(
@@ -188,14 +195,15 @@ def launch(
 ) -> Launch | None:
     """Launch separable.cu, or return None where it does not serve or costs more than ``most``.
 
-    With Indices, whose words are wide, it may not be LATER than ``latest`` either: what tiles of
-    rows take, with what would issue while they wait.
+    With Indices, whose words are wide, it may not take more in all than ``latest``, at stride 1
+    than LATER times as much: what tiles of rows take, if any serves, with what they wait for.
     """
     fitting = _fitting(problem, geometry)
     if fitting is None:
         return None
     tiles = _tiles(problem, *fitting)
-    late = problem.indices and tiles.cost + tiles.waited > LATER * latest
+    later = 1 if strided(fitting[0]) else LATER
+    late = problem.indices and tiles.total > later * latest
     if late or tiles.cost > most:
         return None
     return _tiled_launch(problem, *fitting, tiles)
@@ -220,13 +228,15 @@ def _held(problem: PoolProblem, geometry: Geometry) -> Held | None:
     """Return the type of what shared memory holds, or None where no type holds it.
 
     With Indices that is a maximum in one half of an integer and its place in the other; 32 bits
-    number a plane and its padding then.
+    number a plane and its padding then, and each window has a tap.
     """
     if not problem.indices:
         return accumulator(problem)
     *outer, rows, _ = (axis.kernel for axis in geometry.axes)
     numbers = sum((d.axis.pad_begin + d.axis.size) * d.index_step for d in geometry.dims)
     if numbers > INT32_MAX or max(outer, default=1) > SLICES:
+        return None
+    if not all(axis.touches for axis in geometry.axes):
         return None
     for word in WORDS:
         under, known = rows - 1 + _most_rows(word), _rows_known(word, slices=bool(outer))
@@ -277,10 +287,21 @@ def _most_rows(held: Held) -> int:
 
 
 def _tiles(problem: PoolProblem, geometry: Geometry, held: Held) -> _Tiles:
+    """Return, of what takes nearly the least in all, the tiles that issue least."""
+    numbers = _neighbours(problem, geometry.axes[-1])
+    ways = [_tiles_of(problem, geometry, held, number) for number in numbers]
+    best = min(ways, key=attrgetter("total"))
+    near = [best, *(way for way in ways if way.total <= NEARLY * best.total)]
+    return min(near, key=attrgetter("cost"))
+
+
+def _tiles_of(
+    problem: PoolProblem, geometry: Geometry, held: Held, neighbours: int
+) -> _Tiles:  # fmt: skip
     """Return as many columns as a block has threads, and the rows that cost least."""
     outer, inner = geometry.dense.axes[-2:]
     apart, paired = geometry.axes[-2].stride, pairs(problem)
-    planes, across, common = _side_by_side(problem, geometry, inner)
+    planes, across, common = _side_by_side(problem, geometry, inner, neighbours)
     width = -(-inner.out // across)
     span = width + inner.kernel - 1 - common
     columns = round_up(planes * span + common + CHUNK - 1, CHUNK)
@@ -298,16 +319,16 @@ def _tiles(problem: PoolProblem, geometry: Geometry, held: Held) -> _Tiles:
     return _Tiles(*numbers, cost, estimate.waited(height, held))
 
 
-def _side_by_side(problem: PoolProblem, geometry: Geometry, inner: Axis) -> tuple[int, int, int]:
+def _side_by_side(
+    problem: PoolProblem, geometry: Geometry, inner: Axis, neighbours: int
+) -> tuple[int, int, int]:
     """Return the planes of a tile, the tiles across a plane, and the padding that planes share."""
-    usable = PITCH - CHUNK + 1  # the last windows of a row are read with the rest of their chunk
     common = shared_padding(inner)
-    fitting = (usable - common) // (inner.out + inner.kernel - 1 - common)
-    planes = _neighbours(problem, inner, usable)
-    if fitting < planes:
-        return planes, -(-inner.out // (usable // planes - inner.kernel + 1)), 0
+    fitting = (USABLE - common) // (inner.out + inner.kernel - 1 - common)
+    if fitting < neighbours:
+        return neighbours, -(-inner.out // (USABLE // neighbours - inner.kernel + 1)), 0
     most = all_planes(geometry) // (BLOCKS << pairs(problem))  # more leave too few blocks
-    return planes * max(1, min(fitting, most) // planes), 1, common
+    return neighbours * max(1, min(fitting, most) // neighbours), 1, common
 
 
 def shared_padding(inner: Axis) -> int:
@@ -395,20 +416,22 @@ def all_planes(geometry: Geometry) -> int:
     return geometry.planes * (geometry.axes[0].out if len(geometry.dims) > 2 else 1)
 
 
-def _neighbours(problem: PoolProblem, inner: Axis, usable: int) -> int:
-    """Return the planes of a tile: channels last what a sector of memory holds, up to half halo.
+def _neighbours(problem: PoolProblem, inner: Axis) -> list[int]:
+    """Return the numbers of planes that a tile may have.
 
-    With Indices up to little halo, since these take more time to make than to read.
+    Channels last that is what a sector holds, as far as no more than half of it is halo.
+    With Indices fewer, too: of less halo there is less to make, of which most instructions are.
+    Those are powers of two, of which none meet in banks, unless they are all channels.
     """
     if not problem.channels_last:
-        return 1
+        return [1]
     sector, channels = SECTOR_BYTES // problem.dtype.itemsize, problem.channels
     if pairs(problem):
         sector, channels = sector // 2, channels // 2
-    fitting = usable // (2 * inner.kernel - 1)
-    if problem.indices:
-        fitting = min(fitting, max(LEAST_PLACED, usable // (LITTLE_HALO * inner.kernel)))
-    return max(1, min(sector, channels, fitting))
+    whole = min(sector, channels)
+    most = max(1, min(whole, USABLE // (2 * inner.kernel - 1)))
+    powers = [1 << i for i in range(most.bit_length())] if problem.indices else []
+    return powers if powers and most < whole else sorted({*powers, most})
 
 
 @dataclass(frozen=True)
@@ -524,7 +547,7 @@ def _square(problem: PoolProblem, geometry: Geometry) -> bool:
     Rows of padding are taken for those beside them, so that each window needs a row of the input.
     """
     outer, inner = geometry.axes[-2:]
-    return problem.indices and outer.kernel == inner.kernel < CHUNK and outer.touches
+    return problem.indices and outer.kernel == inner.kernel < CHUNK
 
 
 def _operator(problem: PoolProblem, held: Held) -> str:

@@ -26,8 +26,9 @@ CLAMP, CLAMPS = {2: 3, 4: 1.8, 8: 9.5}, {2: 9, 4: 0, 8: 0}
 """Of each row of the input whose halos are clamped, and of a tile of them, by the bytes of an
 element."""
 
-CLAMPED_TILE, CLAMPED_PIXEL = 20, 3
-"""Of a tile whose pixels are apart and clamped, and of each of these."""
+CLAMPED_TILE, CLAMPED_PIXEL, CLAMPED_BYTES = 20, 3, 1.8
+"""Of a tile whose pixels are apart and clamped, of each of these, and of each load of such bytes
+whose maxima share words."""
 
 LINE, LOAD, FAR_LOAD, CONVERT, UNPACK = 2.7, 2.0, 3.2, 0.9, 0.6
 """Of each row of the input, load, load of a pixel that is no neighbour, and element widened, alone
@@ -63,7 +64,7 @@ AVERAGE, DOUBLE_AVERAGE, INTEGER_AVERAGE, MAXIMUM = 4, 7, 8, 1
 TAP, DOUBLE_TAP, INTEGER_TAP = 4, 5.4, 2.9
 """With Indices: to merge two taps with their codes."""
 
-NUMBER, NARROW_NUMBER, SLICED_NUMBER, CHANNEL_NUMBER, APART_NUMBER = 11, 16, 15, 5, 11
+NUMBER, NARROW_NUMBER, SLICED_NUMBER, CHANNEL_NUMBER, APART_NUMBER = 11, 15.5, 9, 2, 5
 """From a code to a number, of narrower elements than float32, and more with a third axis, channels
 last, and where the rows of a window lie apart."""
 
@@ -238,13 +239,14 @@ def _results(tile: Tile) -> int:
 
 
 def stores(tile: Tile) -> float:
-    """Return those of a thread."""
+    """Return the stores of a thread, of one output."""
     return _results(tile) / tile.store
 
 
 def _read(problem: PoolProblem, axes: tuple[Axis, ...], tile: Tile, line: Line) -> float:
     """Estimate the instructions to read a line and lift its elements."""
-    nearest = _clamps_pixels(problem, axes, tile) or (
+    clamps_pixels = _clamps_pixels(problem, axes, tile)
+    nearest = clamps_pixels or (
         tile.row > 0 and problem.reduction == "max" and down_axis(axes).dilation == 1
     )
     lift = POWER[int(problem.p)] if problem.reduction == "lp" else 0.0
@@ -255,6 +257,8 @@ def _read(problem: PoolProblem, axes: tuple[Axis, ...], tile: Tile, line: Line) 
     load, each_line = LOAD if tile.packed else FAR_LOAD, LINE
     if (tile.over == "nowhere" and not tile.pairs) or nearest:
         load, each_line = load - INSIDE, each_line - INSIDE
+    if clamps_pixels and tile.pairs and problem.dtype.itemsize == 1:
+        load += CLAMPED_BYTES
     if tile.by_words:
         part_of_bytes = not tile.row and tile.pairs and problem.dtype.itemsize == 1
         load, each_line = load + SHIFT, each_line + ANYWHERE + BYTES_ANYWHERE * part_of_bytes
