@@ -42,7 +42,7 @@ from bench.sass import Instruction
 from gpupool import cli, planner
 from gpupool import device as device_module
 from gpupool.errors import GpupoolError, GpupoolValueError
-from gpupool.planner import Plan, rows, rows_staged, separable, separable_planes
+from gpupool.planner import Plan, rows, rows_staged, separable, separable_planes, tile_cost
 from gpupool.planner.geometry import Geometry
 from gpupool.planner.launches import AHEAD
 from gpupool.planner.tile_cost import Estimate
@@ -704,8 +704,8 @@ def test_no_size_with_indices_costs_more_than_so_much_for_each_doubling_of_its_s
 ) -> None:
     """Of so many sizes by tiles of rows.cu, of the others by separable.cu.
 
-    No comparison with 3 x 3: tiles that make it cheaper must not. One access stores a maximum and
-    its place in separable.cu.
+    It is no multiple of what 3 x 3 costs, which may become cheaper alone. An access of separable.cu
+    stores a maximum and its place.
     """
     windows = (3, 5, 7, 13, 31, 63)
     plans = planned(sliding("max", dtype, layout, k, flags=["indices"]) for k in windows)
@@ -725,7 +725,7 @@ def test_no_size_with_indices_costs_more_than_so_much_for_each_doubling_of_its_s
 def test_tiles_of_fewer_channels_issue_less_where_they_take_nearly_as_little(
     dtype: str, kernel: int
 ) -> None:
-    """Than of as many as fit, with Indices: of most of a large window's columns are halo."""
+    """Than of as many as fit, with Indices: the columns of these are halo for the most part."""
 
     def counted() -> dict[str, Any]:
         case = sliding("max", dtype, "NHWC", kernel, flags=["indices"])
@@ -1376,6 +1376,33 @@ def test_what_is_served_is_as_estimated(flags: Sequence[str]) -> None:
         assert 4 / 5 < estimate / served(row) < 5 / 4, (case, tile)
         waits = estimate - rows.instructions(case.problem, geometry, tile.launched) / case.outputs
         assert 9 / 10 < waits / (served(row) - row["issued"]) < 10 / 9, (case, tile)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tools")
+@pytest.mark.parametrize(
+    ("op", "dilation", "flags", "clamped"),
+    [
+        ("max", 1, (), True),
+        ("max", 1, ("indices",), True),
+        ("max", 2, (), False),
+        ("average", 1, (), False),
+    ],
+)
+def test_loads_of_clamped_pixels_are_of_no_condition(
+    op: str, dilation: int, flags: Sequence[str], clamped: bool
+) -> None:
+    """The planner's estimate and rows.cuh agree on which those are."""
+    case = sliding(op, "float32", "NHWC", 3, 1, flags, dilation)
+    ((_, chosen),) = planned([case], "rows")
+    (launch,) = chosen.launches
+    geometry = Geometry.of(case.problem, contiguous(case.problem.shape))
+    tile = rows.cheapest(case.problem, geometry, 16)
+    assert tile is not None
+    assert tile_cost._clamps_pixels(case.problem, geometry.axes, tile.launched) == clamped
+    loads = [one for one in static.kernel(launch).code if one.name == "LDG"]
+    assert loads
+    assert all(not one.guard for one in loads) == clamped
 
 
 NARROW = Case.from_json(
