@@ -687,32 +687,32 @@ def test_no_size_of_sums_costs_more_than_its_logarithm_times_that_of_3_x_3(
 @pytest.mark.slow
 @pytest.mark.usefixtures("tools")
 @pytest.mark.parametrize(
-    ("dtype", "layout", "tiles", "doubled"),
+    ("dtype", "layout", "tiles", "doubled", "most"),
     [
-        ("float64", "NCHW", 2, 45.0),
-        ("float64", "NHWC", 2, 48.8),
-        ("float32", "NCHW", 2, 35.1),
-        ("float32", "NHWC", 2, 36.9),
-        ("float16", "NCHW", 1, 31.9),
-        ("float16", "NHWC", 1, 32.4),
-        ("uint8", "NCHW", 2, 27.6),
-        ("uint8", "NHWC", 1, 29.1),
+        ("float64", "NCHW", 2, 45.0, 1.16),
+        ("float64", "NHWC", 2, 48.8, 1.26),
+        ("float32", "NCHW", 2, 35.1, 1.0),
+        ("float32", "NHWC", 2, 36.9, 1.21),
+        ("float16", "NCHW", 1, 31.9, 1.0),
+        ("float16", "NHWC", 1, 32.4, 1.0),
+        ("uint8", "NCHW", 2, 27.6, 1.0),
+        ("uint8", "NHWC", 1, 29.1, 1.0),
     ],
 )
 def test_no_size_with_indices_costs_more_than_so_much_for_each_doubling_of_its_side(
-    dtype: str, layout: str, tiles: int, doubled: float
+    dtype: str, layout: str, tiles: int, doubled: float, most: float
 ) -> None:
-    """Of so many sizes by tiles of rows.cu, of the others by separable.cu.
+    """Nor more than ``most`` times the logarithm times what 3 x 3 costs.
 
-    It is no multiple of what 3 x 3 costs, which may become cheaper alone. An access of separable.cu
-    stores a maximum and its place.
+    Of so many sizes by tiles of rows.cu, of the others by separable.cu, an access of which stores a
+    maximum and its place.
     """
     windows = (3, 5, 7, 13, 31, 63)
     plans = planned(sliding("max", dtype, layout, k, flags=["indices"]) for k in windows)
     assert [plan.kernel for _, plan in plans] == ["rows"] * tiles + ["separable"] * (6 - tiles)
     found = analysed(plans)
-    for k, row in zip(windows, found, strict=True):
-        assert row["issued"] <= doubled * math.log2(k), (k, row["issued"])
+    of_size = [row["issued"] / math.log2(k) for k, row in zip(windows, found, strict=True)]
+    assert max(of_size) <= min(doubled, most * of_size[0]), of_size
     word = max(4, 2 * plans[0][0].problem.dtype.itemsize)
     for row in found[tiles:]:
         (launch,) = row["launches"]
